@@ -1,0 +1,40 @@
+# `make demo` and `make test` set up all they need: a virtual environment here, with the pinned packages.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help demo test lint format verify clean
+help:
+	@echo "make demo    one model update, compressed three ways"
+	@echo "make test    all tests, with every example in the docs"
+	@echo "make lint    ruff, mypy --strict, the import contracts"
+	@echo "make format  let ruff format and mend what it can"
+	@echo "make verify  the theory against independent solvers"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/one_update.py
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+verify: $(READY)
+	$(BIN)/joulegrad verify
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,60 @@
+"""joulegrad sends the part of a model update that is worth its joules.
+
+layout       where each parameter lies in one flat vector
+sparse       the one thing that travels
+cost         joules per entry
+selection    what to send
+feedback     what to remember
+aggregate    many sparse updates into one dense vector
+"""
+
+from joulegrad.aggregate import Mean, mean
+from joulegrad.compressor import Compressor, Rule
+from joulegrad.cost import Cost, LayerType, PerEntry, Prices, Table, Uniform, joules_of
+from joulegrad.feedback import (
+    ErrorFeedback,
+    MomentumCorrection,
+    Quantized,
+    Rounded,
+    WarmUp,
+    load_state_dict,
+    state_dict,
+)
+from joulegrad.layout import Layout, Segment
+from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerLayer, RandomK, Threshold, TopK
+from joulegrad.sparse import Codes, SparseUpdate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CWMP",
+    "Blocks",
+    "BudgetedCWMP",
+    "Certificate",
+    "Codes",
+    "Compressor",
+    "Cost",
+    "ErrorFeedback",
+    "LayerType",
+    "Layout",
+    "Mean",
+    "MomentumCorrection",
+    "PerEntry",
+    "PerLayer",
+    "Prices",
+    "Quantized",
+    "RandomK",
+    "Rounded",
+    "Rule",
+    "Segment",
+    "SparseUpdate",
+    "Table",
+    "Threshold",
+    "TopK",
+    "Uniform",
+    "WarmUp",
+    "joules_of",
+    "load_state_dict",
+    "mean",
+    "state_dict",
+]

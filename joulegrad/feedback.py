@@ -1,0 +1,421 @@
+"""What to remember, and how values are rounded: operators that wrap other operators.
+
+    ErrorFeedback        what was not sent is added to the next update
+    MomentumCorrection   the same, with momentum kept on the client
+    WarmUp               denser at first
+    Quantized            values as 1, 2, 4 or 8 bits with a scale a layer
+    Rounded              values as fp16 or bf16
+
+Every lossy step belongs inside the feedback loop, where what it loses is remembered:
+`ErrorFeedback(Quantized(CWMP(…)))`. An order that would lose something is refused.
+
+A state is a value. A payload that was lost on the way is as if it had never been sent: keep the old state.
+
+    sent, after = compress(update, state)
+    state = after if delivered else state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joulegrad.compressor import Compressor, State, check_seed, checked, innermost, nested, with_innermost
+from joulegrad.layout import Layout
+from joulegrad.sparse import Codes, SparseUpdate
+
+__all__ = [
+    "ErrorFeedback",
+    "MomentumCorrection",
+    "Quantized",
+    "Rounded",
+    "WarmUp",
+    "load_state_dict",
+    "state_dict",
+]
+
+
+class Residual(NamedTuple):
+    """State of `ErrorFeedback`: what has not been sent yet."""
+
+    layout: Layout
+    residual: Tensor
+    inner: State
+
+
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """Remember what was not sent: a_t = g_t + decay · r_t, send C(a_t), r_{t+1} = a_t − C(a_t).
+
+    Nothing is lost: what is sent plus the new residual is what was given. The residual is float32, the number
+    nearest to the difference, which is the difference itself unless a coarse code overstates a far smaller
+    entry (1 bit, stochastic rounding).
+
+    Args:
+        inner: what compresses a_t.
+        decay: of the residual, in [0, 1]; 1 forgets nothing, less forgets stale updates.
+
+    Example:
+        >>> op = ErrorFeedback(TopK(k=1))
+        >>> state = op.init(Layout.from_shapes({"w": (2,)}))
+        >>> sent, state = op(torch.tensor([3.0, 2.0]), state)
+        >>> sent, state = op(torch.tensor([1.0, 2.0]), state)
+        >>> sent.to_dense(), state.residual
+        (tensor([0., 4.]), tensor([1., 0.]))
+
+    Reference: Karimireddy et al., Error Feedback Fixes SignSGD, 2019.
+    """
+
+    inner: Compressor
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_fraction("decay", self.decay)
+        _check_one_memory(self)
+
+    def init(self, layout: Layout) -> Residual:
+        """Begin with nothing left over."""
+        return Residual(layout, torch.zeros(layout.size), self.inner.init(layout))
+
+    def __call__(self, update: Tensor, state: Residual) -> tuple[SparseUpdate, Residual]:
+        """Send the best of the update and what was left over."""
+        update = checked(update, state.layout).float()
+        given = update + self.decay * state.residual.to(update.device)
+        sent, inner = self.inner(given, state.inner)
+        return sent, Residual(state.layout, _less(given, sent), inner)
+
+
+class Momentum(NamedTuple):
+    """State of `MomentumCorrection`: its two memories."""
+
+    layout: Layout
+    velocity: Tensor
+    residual: Tensor
+    inner: State
+
+
+@dataclass(frozen=True)
+class MomentumCorrection:
+    """Momentum on the client, accumulated like a residual: u ← m u + g, a = r + u, send C(a).
+
+    At the entries that were sent both memories are cleared (momentum factor masking), so that stale momentum
+    does not push what the server has just moved; what rounding lost of them stays in the residual. The client's
+    own SGD, or the server's rule, then runs without momentum.
+
+    Args:
+        inner: what compresses a.
+        momentum: m, in [0, 1).
+
+    Example:
+        >>> op = MomentumCorrection(TopK(k=1), momentum=0.5)
+        >>> state = op.init(Layout.from_shapes({"w": (2,)}))
+        >>> for _ in range(2):
+        ...     sent, state = op(torch.tensor([3.0, 2.0]), state)
+        >>> sent.to_dense()         # 2 stayed behind, then 2 + (0.5 · 2 + 2) = 5
+        tensor([0., 5.])
+        >>> state.velocity, state.residual
+        (tensor([3., 0.]), tensor([3., 0.]))
+
+    Reference: Lin et al., Deep Gradient Compression, 2018, sections 3.1 and 3.2.
+    """
+
+    inner: Compressor
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_fraction("momentum", self.momentum)
+        if self.momentum == 1:
+            raise ValueError("momentum must be below 1, got 1: the velocity would never stop growing")
+        _check_one_memory(self)
+
+    def init(self, layout: Layout) -> Momentum:
+        """Begin at rest."""
+        zeros = torch.zeros(layout.size)
+        return Momentum(layout, zeros, zeros, self.inner.init(layout))
+
+    def __call__(self, update: Tensor, state: Momentum) -> tuple[SparseUpdate, Momentum]:
+        """Send the best of what has accumulated."""
+        update = checked(update, state.layout).float()
+        velocity = update + self.momentum * state.velocity.to(update.device)
+        given = velocity + state.residual.to(update.device)
+        sent, inner = self.inner(given, state.inner)
+        velocity[sent.indices] = 0.0
+        return sent, Momentum(state.layout, velocity, _less(given, sent), inner)
+
+
+class Warming(NamedTuple):
+    """State of `WarmUp`: how many updates there have been."""
+
+    step: Tensor
+    inner: State
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Denser at first: density_t = start^(1 − t/steps) · density^(t/steps) for t < steps, then density.
+
+    Args:
+        inner: any operator whose rule is given a `density`.
+        start: the first update's density, in (0, 1].
+        steps: after how many updates the rule's own density holds.
+
+    Example:
+        >>> op = WarmUp(TopK(density=0.01), start=1.0, steps=2)
+        >>> state, counts = op.init(Layout.from_shapes({"w": (100,)})), []
+        >>> for _ in range(4):
+        ...     sent, state = op(torch.ones(100), state)
+        ...     counts.append(len(sent))
+        >>> counts
+        [100, 10, 1, 1]
+
+    Reference: Lin et al., Deep Gradient Compression, 2018, section 3.3.
+    """
+
+    inner: Compressor
+    start: float = 0.25
+    steps: int = 4
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.start, int | float) and 0 < self.start <= 1):
+            raise ValueError(f"start must be in (0, 1], got {self.start!r}")
+        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 0:
+            raise ValueError(f"steps must be a whole number ≥ 0, got {self.steps!r}")
+        _refuse(self, (WarmUp,), "one warm-up is enough: nest only one WarmUp")
+        if getattr(innermost(self), "density", None) is None:
+            raise ValueError(f"WarmUp lowers a density to the rule's own, so give the rule one: {innermost(self)!r}")
+
+    def init(self, layout: Layout) -> Warming:
+        """Begin at step 0."""
+        return Warming(torch.tensor(0), self.inner.init(layout))
+
+    def __call__(self, update: Tensor, state: Warming) -> tuple[SparseUpdate, Warming]:
+        """Compress at this step's density."""
+        step, inner = int(state.step), self.inner
+        if step < self.steps:
+            share = step / self.steps
+            density = self.start ** (1 - share) * innermost(self).density ** share
+            inner = with_innermost(inner, density=density)
+        sent, inner_state = inner(update, state.inner)
+        return sent, Warming(torch.tensor(step + 1), inner_state)
+
+
+class Coded(NamedTuple):
+    """State of `Quantized`: how many updates there have been."""
+
+    layout: Layout
+    step: Tensor
+    inner: State
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Values as small integers with one scale a layer: v = scale · (2 · level − (2^bits − 1)).
+
+    The scale makes the layer's largest sent magnitude the outermost level; with 1 bit and nearest rounding it is
+    the mean magnitude instead, v = sign(g) · mean |g|. No level is zero, so entries that are exactly zero are not
+    sent. Stochastic rounding is unbiased, E[v] = g.
+
+    Args:
+        inner: what chooses the entries.
+        bits: 1, 2, 4 or 8.
+        rounding: "nearest" or "stochastic".
+        seed: of the operator's own generator, for stochastic rounding.
+
+    Example:
+        >>> op = Quantized(TopK(k=3), bits=1)
+        >>> sent, _ = op(torch.tensor([3.0, -1.0, 2.0]), op.init(Layout.from_shapes({"w": (3,)})))
+        >>> sent.values, sent.codes.levels
+        (tensor([ 2., -2.,  2.]), tensor([1, 0, 1], dtype=torch.uint8))
+
+    Reference: Alistarh et al., QSGD, 2017; Bernstein et al., signSGD, 2018.
+    """
+
+    inner: Compressor
+    bits: int = 8
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bits not in (1, 2, 4, 8) or isinstance(self.bits, bool):
+            raise ValueError(f"bits must be 1, 2, 4 or 8, got {self.bits!r}")
+        if self.rounding not in ("nearest", "stochastic"):
+            raise ValueError(f"rounding must be 'nearest' or 'stochastic', got {self.rounding!r}")
+        check_seed(self.seed)
+        _check_values_once(self)
+
+    def init(self, layout: Layout) -> Coded:
+        """Begin at step 0."""
+        return Coded(layout, torch.tensor(0), self.inner.init(layout))
+
+    def __call__(self, update: Tensor, state: Coded) -> tuple[SparseUpdate, Coded]:
+        """Choose, then code what was chosen."""
+        sent, inner = self.inner(update, state.inner)
+        nonzero = sent.values != 0
+        indices, values = sent.indices[nonzero], sent.values[nonzero].double()
+        codes = self._code(indices, values, state)
+        coded = SparseUpdate(indices, codes.values(), sent.size, codes, sent.buffers)
+        return coded, Coded(state.layout, state.step + 1, inner)
+
+    def _code(self, indices: Tensor, values: Tensor, state: Coded) -> Codes:
+        ends = state.layout.ends.to(indices.device)
+        layer = torch.searchsorted(ends, indices, right=True)
+        counts = torch.bincount(layer, minlength=len(ends))
+        most = 2**self.bits - 1  # the outermost level, as an odd multiple of the scale
+        sign_only = self.bits == 1 and self.rounding == "nearest"
+        scales = torch.segment_reduce(values.abs(), "mean" if sign_only else "max", lengths=counts, initial=0)
+        scales = torch.where(counts > 0, scales, 0.0) / most
+        scales = _rounded_down(scales)
+        size = values.abs() / scales.double().clamp_min(torch.finfo(torch.float64).tiny)[layer]  # in scales
+        if self.rounding == "nearest":
+            step = ((size - 1) / 2 - 0.5).ceil().clamp(0, most // 2)  # levels from the innermost outwards
+            level = torch.where(values > 0, most // 2 + 1 + step, most // 2 - step)
+        else:
+            dither = np.random.default_rng([self.seed, int(state.step)]).random(len(values))
+            place = (most + size.copysign(values)) / 2  # level l has place l
+            level = (place + torch.from_numpy(dither).to(place.device)).floor().clamp(0, most)
+        levels = level.to(torch.uint8)
+        return Codes(self.bits, levels, scales, counts)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Values as 16-bit floats, rounded to nearest: half the bytes of a value.
+
+    A magnitude beyond fp16's largest, 65504, is sent as that; inside ErrorFeedback the rest is remembered.
+
+    Args:
+        inner: what chooses the entries.
+        dtype: "fp16" or "bf16".
+
+    Example:
+        >>> op = Rounded(TopK(k=1), dtype="bf16")
+        >>> sent, _ = op(torch.tensor([1.001, 0.0]), op.init(Layout.from_shapes({"w": (2,)})))
+        >>> sent.values
+        tensor([1.], dtype=torch.bfloat16)
+    """
+
+    inner: Compressor
+    dtype: Literal["fp16", "bf16"] = "bf16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("fp16", "bf16"):
+            raise ValueError(f"dtype must be 'fp16' or 'bf16', got {self.dtype!r}")
+        _check_values_once(self)
+
+    def init(self, layout: Layout) -> State:
+        """The inner operator's state: rounding remembers nothing."""
+        return self.inner.init(layout)
+
+    def __call__(self, update: Tensor, state: State) -> tuple[SparseUpdate, State]:
+        """Choose, then round what was chosen."""
+        sent, state = self.inner(update, state)
+        dtype = torch.float16 if self.dtype == "fp16" else torch.bfloat16
+        most = torch.finfo(dtype).max
+        return replace(sent, values=sent.values.clamp(-most, most).to(dtype)), state
+
+
+def state_dict(state: State) -> dict[str, Tensor]:
+    """All that a state remembers, by name, ready for `safetensors.torch.save_file`.
+
+    Example:
+        >>> op = ErrorFeedback(TopK(k=1))
+        >>> state_dict(op.init(Layout.from_shapes({"w": (2,)})))
+        {'residual': tensor([0., 0.])}
+    """
+    return {name: tensor.clone() for name, tensor in _tensors(state, "")}
+
+
+def load_state_dict(state: State, tensors: Mapping[str, Tensor]) -> State:
+    """The state of `op.init(layout)` with what was saved put in its place; training continues bit for bit.
+
+    Example:
+        >>> op = ErrorFeedback(TopK(k=1))
+        >>> fresh = op.init(Layout.from_shapes({"w": (2,)}))
+        >>> load_state_dict(fresh, {"residual": torch.tensor([1.0, 2.0])}).residual
+        tensor([1., 2.])
+    """
+    expected = dict(_tensors(state, ""))
+    if missing := sorted(set(expected) - set(tensors)):
+        raise ValueError(f"the saved state lacks {missing}; was it another operator's? it has {sorted(tensors)}")
+    if extra := sorted(set(tensors) - set(expected)):
+        raise ValueError(f"the saved state has {extra}, which this operator does not remember")
+    for name, tensor in expected.items():
+        if tensors[name].shape != tensor.shape or tensors[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"the saved {name!r} is {tensors[name].dtype} of shape {tuple(tensors[name].shape)}, expected "
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            )
+    return _with_tensors(state, "", tensors)
+
+
+def _tensors(state: State, at: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in _fields(state):
+        if isinstance(value, Tensor):
+            yield at + name, value
+        elif isinstance(value, tuple):
+            yield from _tensors(value, f"{at}{name}.")
+
+
+def _with_tensors(state: State, at: str, tensors: Mapping[str, Tensor]) -> State:
+    values = []
+    for name, value in _fields(state):
+        if isinstance(value, Tensor):
+            values.append(tensors[at + name].clone())
+        elif isinstance(value, tuple):
+            values.append(_with_tensors(value, f"{at}{name}.", tensors))
+        else:
+            values.append(value)
+    return type(state)(*values) if hasattr(state, "_fields") else tuple(values)
+
+
+def _fields(state: State) -> list[tuple[str, Any]]:
+    names = getattr(state, "_fields", range(len(state)))
+    return [(str(name), value) for name, value in zip(names, state, strict=True)]
+
+
+def _less(given: Tensor, sent: SparseUpdate) -> Tensor:
+    """Given − sent, in place: `given` is ours."""
+    given[sent.indices] -= sent.values.float()
+    return given
+
+
+def _rounded_down(x: Tensor) -> Tensor:
+    """float32, never above x: the outermost level must not overflow."""
+    y = x.to(torch.float32)
+    return torch.where(y.double() > x, torch.nextafter(y, torch.zeros_like(y)), y)
+
+
+def _refuse(operator: Any, inside: tuple[type, ...], why: str) -> None:
+    for other in list(nested(operator))[1:]:
+        if isinstance(other, inside):
+            raise ValueError(f"{type(operator).__name__} cannot go around {type(other).__name__}: {why}")
+
+
+def _check_one_memory(operator: Any) -> None:
+    why = "what was not sent would be remembered twice, and sent twice"
+    _refuse(operator, (ErrorFeedback, MomentumCorrection), why)
+    if getattr(innermost(operator), "unbiased", False):
+        raise ValueError(
+            f"{type(operator).__name__} cannot go around RandomK(unbiased=True): scaled by d/k, the update is right "
+            "on average by itself, and its residual would grow without bound; use unbiased=False"
+        )
+
+
+def _check_values_once(operator: Any) -> None:
+    name = type(operator).__name__
+    _refuse(
+        operator,
+        (ErrorFeedback, MomentumCorrection),
+        f"what rounding loses must be remembered; write ErrorFeedback({name}(…))",
+    )
+    _refuse(operator, (Quantized, Rounded), "values are rounded once")
+
+
+def _check_fraction(what: str, value: float) -> None:
+    if not (isinstance(value, int | float) and 0 <= value <= 1):
+        raise ValueError(f"{what} must be in [0, 1], got {value!r}")

@@ -1,0 +1,1 @@
+"""What an experiment needs and a product does not."""
