@@ -14,7 +14,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from joulegrad import CWMP, BudgetedCWMP, Layout, LayerType, SparseUpdate, TopK, joules_of
+from joulegrad import CWMP, BudgetedCWMP, LayerType, Layout, SparseUpdate, TopK, joules_of
 
 DENSITY = 0.05
 PRICES = LayerType(classifier=5.0, other=1.0)

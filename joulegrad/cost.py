@@ -83,8 +83,8 @@ class LayerType:
     def __post_init__(self) -> None:
         _positive("LayerType(classifier)", self.classifier)
         _positive("LayerType(other)", self.other)
-        if isinstance(self.layers, str):
-            raise ValueError(f"layers must be a tuple of name patterns, got the string {self.layers!r}")
+        if not isinstance(self.layers, tuple):
+            raise ValueError(f"layers must be a tuple of name patterns, got {self.layers!r}")
 
     def joules(self, layout: Layout) -> Tensor:
         """One number a segment."""

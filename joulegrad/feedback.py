@@ -52,9 +52,8 @@ class Residual(NamedTuple):
 class ErrorFeedback:
     """Remember what was not sent: a_t = g_t + decay · r_t, send C(a_t), r_{t+1} = a_t − C(a_t).
 
-    Nothing is lost: what is sent plus the new residual is what was given. The residual is float32, the number
-    nearest to the difference, which is the difference itself unless a coarse code overstates a far smaller
-    entry (1 bit, stochastic rounding).
+    Nothing is lost: what is sent plus the new residual is what was given. The residual is the float32 nearest to
+    the difference, and the difference itself wherever values travel as floats (fp32, fp16, bf16).
 
     Args:
         inner: what compresses a_t.

@@ -40,7 +40,8 @@ class Codes(NamedTuple):
 
     def values(self) -> Tensor:
         """Decode: float32, rounded once, the same bits on every device."""
-        odd = (2 * self.levels.to(torch.int32) - (2**self.bits - 1)).to(torch.float32)
+        most: int = 2**self.bits - 1
+        odd = (self.levels.to(torch.int32) * 2 - most).to(torch.float32)
         return self.scales.repeat_interleave(self.counts) * odd
 
 

@@ -1,0 +1,161 @@
+"""Every operator, in several settings: a new operator is one row, and every law of `laws.py` runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import joulegrad as jg
+from joulegrad import CWMP, Blocks, BudgetedCWMP, PerLayer, RandomK, Threshold, TopK
+
+K, JOULES = 17, 40.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator, and what the laws need to know of it.
+
+    make    the operator for a cost model and a factor on its joules
+    twin    what it must equal when every entry costs 1
+    most    how many entries it may send at most
+    joules  its energy budget, None where it has none
+    random  it draws: where layers lie changes the draw
+    alone   it must not go inside ErrorFeedback
+    """
+
+    name: str
+    make: Callable[[jg.Cost, float], jg.Compressor]
+    twin: Callable[[], jg.Compressor]
+    most: int
+    joules: float | None = None
+    random: bool = False
+    alone: bool = False
+
+
+def free(op: jg.Compressor, name: str, most: int, *, random: bool = False, alone: bool = False) -> Row:
+    """An operator without a cost model is its own twin."""
+    return Row(name, lambda cost, f: op, lambda: op, most, random=random, alone=alone)
+
+
+# Under equal costs Blocks(CWMP) is not Blocks(TopK): a layer's short last block costs less, so twins are CWMP.
+SIZE = 170  # laws.LAYOUT: layers of 72, 8, 80 and 10 entries
+
+ROWS = [
+    free(TopK(k=K), "topk", K),
+    free(TopK(density=0.1), "topk-density", 17),
+    free(TopK(k=0), "topk-none", 0),
+    free(TopK(k=10**9), "topk-all", SIZE),
+    free(RandomK(k=K, seed=3), "random", K, random=True),
+    free(RandomK(k=K, seed=3, unbiased=True), "random-unbiased", K, random=True, alone=True),
+    Row("cwmp", lambda c, f: CWMP(k=K, cost=c), lambda: TopK(k=K), K),
+    Row("cwmp-squares", lambda c, f: CWMP(k=K, cost=c, power=2), lambda: TopK(k=K), K),
+    Row("cwmp-all", lambda c, f: CWMP(density=1.0, cost=c), lambda: TopK(density=1.0), SIZE),
+    Row("cwmp-joules", lambda c, f: CWMP(k=60, cost=c, joules=JOULES * f), lambda: TopK(k=40), 60, joules=JOULES),
+    Row("budgeted", lambda c, f: BudgetedCWMP(k=60, cost=c, joules=JOULES * f), lambda: TopK(k=40), 60, joules=JOULES),
+    Row("budgeted-loose", lambda c, f: BudgetedCWMP(k=K, cost=c, joules=1e6 * f), lambda: TopK(k=K), K, joules=1e6),
+    Row(
+        "budgeted-squares",
+        lambda c, f: BudgetedCWMP(k=K, cost=c, joules=JOULES * f, power=2),
+        lambda: TopK(k=K),
+        K,
+        joules=JOULES,
+    ),
+    Row(
+        "threshold",
+        lambda c, f: Threshold(at=0.4 / f, cost=c),
+        lambda: Threshold(at=0.4),
+        SIZE,
+    ),
+    Row("threshold-k", lambda c, f: Threshold(at=0.4 / f, cost=c, k=5), lambda: Threshold(at=0.4, k=5), 5),
+    Row("per-layer", lambda c, f: PerLayer(CWMP(density=0.1, cost=c)), lambda: PerLayer(TopK(density=0.1)), 17),
+    Row(
+        "per-layer-budgeted",
+        lambda c, f: PerLayer(BudgetedCWMP(k=6, cost=c, joules=10.0 * f)),
+        lambda: PerLayer(TopK(k=6)),
+        24,
+        joules=40.0,
+    ),
+    free(PerLayer(RandomK(k=3)), "per-layer-random", 12, random=True),
+    Row(
+        "blocks",
+        lambda c, f: Blocks(CWMP(k=3, cost=c), entries=7),
+        lambda: Blocks(CWMP(k=3, cost=jg.Uniform()), entries=7),
+        21,
+    ),
+    Row(
+        "blocks-joules",
+        lambda c, f: Blocks(CWMP(k=9, cost=c, joules=JOULES * f), entries=8),
+        lambda: Blocks(CWMP(k=9, cost=jg.Uniform(), joules=JOULES), entries=8),
+        72,
+        joules=JOULES,
+    ),
+    Row(
+        "blocks-budgeted-squares",
+        lambda c, f: Blocks(BudgetedCWMP(k=9, cost=c, joules=JOULES * f, power=2), entries=4),
+        lambda: Blocks(BudgetedCWMP(k=9, cost=jg.Uniform(), joules=JOULES, power=2), entries=4),
+        36,
+        joules=JOULES,
+    ),
+    Row(
+        "per-layer-blocks",
+        lambda c, f: PerLayer(Blocks(CWMP(k=1, cost=c), entries=5)),
+        lambda: PerLayer(Blocks(CWMP(k=1, cost=jg.Uniform()), entries=5)),
+        20,
+    ),
+    Row("feedback", lambda c, f: jg.ErrorFeedback(CWMP(k=K, cost=c)), lambda: jg.ErrorFeedback(TopK(k=K)), K),
+    Row(
+        "feedback-decay",
+        lambda c, f: jg.ErrorFeedback(BudgetedCWMP(k=K, cost=c, joules=JOULES * f), decay=0.9),
+        lambda: jg.ErrorFeedback(TopK(k=K), decay=0.9),
+        K,
+        joules=JOULES,
+    ),
+    Row(
+        "momentum",
+        lambda c, f: jg.MomentumCorrection(CWMP(k=K, cost=c), momentum=0.9),
+        lambda: jg.MomentumCorrection(TopK(k=K), momentum=0.9),
+        K,
+    ),
+    Row(
+        "warm-up",
+        lambda c, f: jg.WarmUp(CWMP(density=0.05, cost=c), start=0.5, steps=2),
+        lambda: jg.WarmUp(TopK(density=0.05), start=0.5, steps=2),
+        85,
+    ),
+    *(
+        Row(
+            f"quantized-{bits}",
+            lambda c, f, bits=bits: jg.Quantized(CWMP(k=K, cost=c), bits=bits),
+            lambda bits=bits: jg.Quantized(TopK(k=K), bits=bits),
+            K,
+        )
+        for bits in (1, 2, 4, 8)
+    ),
+    *(
+        Row(
+            f"quantized-{bits}-stochastic",
+            lambda c, f, bits=bits: jg.Quantized(CWMP(k=K, cost=c), bits=bits, rounding="stochastic", seed=5),
+            lambda bits=bits: jg.Quantized(TopK(k=K), bits=bits, rounding="stochastic", seed=5),
+            K,
+            random=True,
+        )
+        for bits in (1, 4)
+    ),
+    Row("rounded-bf16", lambda c, f: jg.Rounded(CWMP(k=K, cost=c)), lambda: jg.Rounded(TopK(k=K)), K),
+    Row(
+        "rounded-fp16",
+        lambda c, f: jg.Rounded(CWMP(k=K, cost=c), dtype="fp16"),
+        lambda: jg.Rounded(TopK(k=K), dtype="fp16"),
+        K,
+    ),
+    Row(
+        "the-whole-chain",
+        lambda c, f: jg.ErrorFeedback(
+            jg.WarmUp(jg.Quantized(PerLayer(Blocks(CWMP(density=0.1, cost=c), entries=2)), bits=1), start=0.5, steps=3)
+        ),
+        lambda: jg.ErrorFeedback(
+            jg.WarmUp(jg.Quantized(PerLayer(Blocks(TopK(density=0.1), entries=2)), bits=1), start=0.5, steps=3)
+        ),
+        100,
+    ),
+]

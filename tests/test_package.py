@@ -1,0 +1,75 @@
+"""The public names, the version, what importing costs, and what the command says where its extra is missing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import joulegrad
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_public_names_are_what_is_imported():
+    tree = ast.parse((ROOT / "joulegrad/__init__.py").read_text())
+    imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported == set(joulegrad.__all__)
+    assert len(joulegrad.__all__) == len(imported)
+
+
+@pytest.mark.parametrize("name", joulegrad.__all__)
+def test_every_public_name_has_a_docstring_with_an_example(name):
+    public = getattr(joulegrad, name)
+    text = inspect.getdoc(public)
+    assert text, name
+    if name != "Cost":  # a protocol: its example is the head of cost.py
+        assert ">>>" in text, f"{name} has no doctest"
+
+
+def test_version_is_the_changelogs_newest():
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == joulegrad.__version__
+
+
+def test_import_is_light():
+    heavy = "import sys, joulegrad; print([m for m in {} if m in sys.modules])".format(
+        ["numba", "scipy", "sklearn", "matplotlib", "rich", "typer", "triton", "flwr", "safetensors"]
+    )
+    found = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    before = subprocess.run(
+        [sys.executable, "-c", heavy.replace("joulegrad", "torch")], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == before.stdout  # nothing that torch does not bring itself
+
+
+def test_the_command_without_its_extra_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; from joulegrad.__main__ import main; main()"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "pip install 'joulegrad[lab]'" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_python_dash_m_runs_the_command():
+    found = subprocess.run([sys.executable, "-m", "joulegrad", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == f"joulegrad {joulegrad.__version__}"
+
+
+def test_the_demo_runs(capsys):
+    sys.path.insert(0, str(ROOT / "examples"))
+    import one_update
+
+    one_update.main()
+    printed = capsys.readouterr().out
+    for word in ("Top-K", "CWMP", "BudgetedCWMP", "mass kept", "sent of each layer", "6.weight"):
+        assert word in printed
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50
