@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help demo test lint format verify clean
+.PHONY: help demo test lint format verify fuzz benchmarks clean
 help:
 	@echo "make demo    one model update, compressed three ways"
 	@echo "make test    all tests, with every example in the docs"
 	@echo "make lint    ruff, mypy --strict, the import contracts"
 	@echo "make format  let ruff format and mend what it can"
 	@echo "make verify  the theory against independent solvers"
+	@echo "make fuzz    the decoder against RUNS=2000000 hostile payloads"
+	@echo "make benchmarks  measure again what docs/performance.md shows"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +34,14 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+RUNS ?= 2000000
+fuzz: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt atheris
+	cd tests && ../$(BIN)/python fuzz_wire.py -runs=$(RUNS) -max_len=2048 -rss_limit_mb=8192 ../scratch/corpus
+
+benchmarks: $(READY)
+	$(BIN)/python benchmarks/wire.py
 
 verify: $(READY)
 	$(BIN)/joulegrad verify

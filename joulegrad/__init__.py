@@ -5,6 +5,7 @@ sparse       the one thing that travels
 cost         joules per entry
 selection    what to send
 feedback     what to remember
+wire         the bytes that travel
 aggregate    many sparse updates into one dense vector
 """
 
@@ -23,6 +24,7 @@ from joulegrad.feedback import (
 from joulegrad.layout import Layout, Segment
 from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerLayer, RandomK, Threshold, TopK
 from joulegrad.sparse import Codes, SparseUpdate
+from joulegrad.wire import WireError, decode, encode, inspect
 
 __version__ = "0.1.0"
 
@@ -53,6 +55,10 @@ __all__ = [
     "TopK",
     "Uniform",
     "WarmUp",
+    "WireError",
+    "decode",
+    "encode",
+    "inspect",
     "joules_of",
     "load_state_dict",
     "mean",

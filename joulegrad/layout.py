@@ -144,6 +144,32 @@ class Layout:
             raise ValueError("a layout needs at least one parameter")
         return cls(_placed({n: tuple(s) for n, s in shapes.items()}, kinds, {}))
 
+    def to_json(self) -> str:
+        """Write the structure as text, for tools that have no model at hand.
+
+        Example:
+            >>> layout = Layout.of(nn.Linear(3, 2))
+            >>> Layout.from_json(layout.to_json()) == layout
+            True
+        """
+        return json.dumps(self._structure(), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Layout:
+        """Read what `to_json` wrote."""
+        try:
+            found = json.loads(text)
+            parts = [[(n, tuple(shape), kind, tuple(tied)) for n, shape, kind, tied in found["segments"]]]
+            parts.append([(n, tuple(shape), "buffer", ()) for n, shape in found["buffers"]])
+            frozen, local = tuple(found["frozen"]), tuple(found["local"])
+        except (KeyError, TypeError, ValueError) as why:
+            raise ValueError(f"this is no layout as Layout.to_json writes it: {why!r}") from None
+        segments, buffers = (
+            _placed({p[0]: p[1] for p in part}, {p[0]: p[2] for p in part}, {p[0]: p[3] for p in part})
+            for part in parts
+        )
+        return cls(segments, buffers, frozen, local)
+
     @property
     def size(self) -> int:
         """d, the number of trainable entries."""
@@ -165,14 +191,16 @@ class Layout:
 
         Names, shapes, kinds and the frozen, shared and local parts count; dtypes, devices and values do not.
         """
-        structure = {
+        text = json.dumps(self._structure(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _structure(self) -> dict[str, list[object]]:
+        return {
             "segments": [[s.name, s.shape, s.kind, s.tied] for s in self.segments],
             "buffers": [[s.name, s.shape] for s in self.buffers],
-            "frozen": self.frozen,
-            "local": self.local,
+            "frozen": list(self.frozen),
+            "local": list(self.local),
         }
-        text = json.dumps(structure, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:
         extra = f", {self.buffer_size:,} buffer entries" if self.buffers else ""
