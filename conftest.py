@@ -10,6 +10,8 @@ import torch
 
 import joulegrad
 
+collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
+
 
 @pytest.fixture(autouse=True)
 def _names(doctest_namespace: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ sparse       the one thing that travels
 cost         joules per entry
 selection    what to send
 feedback     what to remember
+state        saving what is remembered
 wire         the bytes that travel
 aggregate    many sparse updates into one dense vector
 """
@@ -18,12 +19,11 @@ from joulegrad.feedback import (
     Quantized,
     Rounded,
     WarmUp,
-    load_state_dict,
-    state_dict,
 )
 from joulegrad.layout import Layout, Segment
 from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerLayer, RandomK, Threshold, TopK
 from joulegrad.sparse import Codes, SparseUpdate
+from joulegrad.state import load_state_dict, state_dict
 from joulegrad.wire import WireError, decode, encode, inspect
 
 __version__ = "0.1.0"

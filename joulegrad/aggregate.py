@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from joulegrad.cost import is_finite
 from joulegrad.sparse import SparseUpdate
 
 __all__ = ["Mean", "mean"]
@@ -66,8 +67,11 @@ def mean(
         raise ValueError(f"by must be 'all' or 'senders', got {by!r}")
     most = _norm_limit(updates, clip)
     total: _Totals | None = None
-    for n, (update, weight) in enumerate(updates):
-        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+    for n, pair in enumerate(updates):
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], SparseUpdate):
+            raise ValueError(f"updates are pairs (SparseUpdate, weight), got {pair!r} at {n}")
+        update, weight = pair
+        if not is_finite(weight) or weight < 0:
             raise ValueError(f"update {n} has weight {weight!r}; a weight is a finite number ≥ 0")
         if total is None:
             total = _Totals(update, by)
@@ -114,12 +118,12 @@ class _Totals:
         if most is not None and (norm := _norm(update)) > most:
             values = values * (most / norm)
         self.weights.append(weight)
-        self.update.add(update.indices, values * weight)
+        self.update.add(update.indices, _finite(values * weight, n, "value"))
         if self.senders is not None:
             self.senders.add(update.indices, torch.full_like(values, weight))
         if self.buffers is not None and update.buffers is not None:
             everywhere = torch.arange(len(update.buffers), device=self.device)
-            self.buffers.add(everywhere, update.buffers.double() * weight)
+            self.buffers.add(everywhere, _finite(update.buffers.double() * weight, n, "buffer"))
 
     def mean(self) -> Mean:
         weight = math.fsum(self.weights)
@@ -132,6 +136,15 @@ class _Totals:
             update = torch.where(weights > 0, self.update.value() / weights, 0.0)
         buffers = None if self.buffers is None else (self.buffers.value() / weight).float()
         return Mean(update.float(), buffers)
+
+
+def _finite(terms: Tensor, n: int, what: str) -> Tensor:
+    """One client's NaN would be everybody's."""
+    finite = torch.isfinite(terms)
+    if not bool(finite.all()):
+        first = int((~finite).nonzero()[0])
+        raise ValueError(f"update {n} has a {what} that is not finite, or too large for its weight, at place {first}")
+    return terms
 
 
 class _ExactSum:

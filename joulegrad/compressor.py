@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
 from joulegrad import kernels
-from joulegrad.cost import Prices, Uniform
+from joulegrad.cost import Prices, Uniform, is_finite
 from joulegrad.layout import Layout
 from joulegrad.sparse import VALUE_DTYPES, SparseUpdate
 
@@ -86,10 +86,23 @@ class Rule(ABC):
 
     def __call__(self, update: Tensor, state: State) -> tuple[SparseUpdate, State]:
         """Send the chosen entries as they are."""
+        check_state(self, state, "prices")
         layout: Layout = state.prices.layout
         update = checked(update, layout)
         indices, state = self.choose(update, state)
         return SparseUpdate(indices, update[indices], layout.size), state
+
+
+def check_state(operator: object, state: State, field: str) -> None:
+    """Refuse another operator's state."""
+    if not hasattr(state, field):
+        raise ValueError(f"this is not a state of {operator!r}: begin with init(layout); got {type(state).__name__}")
+
+
+def check_compressor(wrapper: object, inner: object) -> None:
+    """Refuse an inner operator that is none."""
+    if isinstance(inner, type) or not callable(inner) or not hasattr(inner, "init"):
+        raise ValueError(f"{type(wrapper).__name__} goes around an operator such as TopK(k=10), got {inner!r}")
 
 
 def checked(update: Tensor, layout: Layout) -> Tensor:
@@ -131,16 +144,21 @@ def with_innermost(operator: Any, **changes: Any) -> Any:
     return replace(operator, **changes)
 
 
+def is_count(value: object) -> bool:
+    """Whether it is a whole number ≥ 0, of Python's or numpy's."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
+
+
 def check_size(rule: Any, *, required: bool = True) -> None:
     k, density, name = rule.k, rule.density, type(rule).__name__
     if k is not None and density is not None:
         raise ValueError(f"{name} takes k or density, not both: got k={k!r} and density={density!r}")
     if required and k is None and density is None:
         raise ValueError(f"{name} needs k (a count) or density (a fraction)")
-    if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 0):
+    if k is not None and not is_count(k):
         hint = f"; for a fraction write density={k!r}" if isinstance(k, float) and 0 < k <= 1 else ""
         raise ValueError(f"k must be a whole number ≥ 0, got {k!r}{hint}")
-    if density is not None and not (isinstance(density, int | float) and 0 < density <= 1):
+    if density is not None and not (is_finite(density) and 0 < density <= 1):
         raise ValueError(f"density must be in (0, 1], got {density!r}")
 
 
@@ -150,10 +168,10 @@ def check_power(power: int) -> None:
 
 
 def check_joules(joules: float) -> None:
-    if not (isinstance(joules, int | float) and 0 <= joules < math.inf):
+    if not is_finite(joules) or joules < 0:
         raise ValueError(f"joules must be a finite number ≥ 0, got {joules!r}")
 
 
 def check_seed(seed: int) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+    if not is_count(seed):
         raise ValueError(f"seed must be a whole number ≥ 0, got {seed!r}")

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Protocol
+from fractions import Fraction
+from numbers import Real
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +27,16 @@ __all__ = ["Cost", "LayerType", "PerEntry", "Prices", "Table", "Uniform", "joule
 
 
 class Cost(Protocol):
-    """What a cost model is: one method."""
+    """What a cost model is: one method, c = joules(layout).
+
+    Example:
+        >>> class BySize:
+        ...     def joules(self, layout):
+        ...         return torch.tensor([1e-6 * s.size for s in layout.segments], dtype=torch.float64)
+        >>> cost: Cost = BySize()
+        >>> cost.joules(Layout.from_shapes({"w": (3,)}))
+        tensor([3.0000e-06], dtype=torch.float64)
+    """
 
     def joules(self, layout: Layout) -> Tensor:
         """The cost atoms c_j > 0: one number a segment, or one an entry."""
@@ -99,15 +109,15 @@ class LayerType:
         if not self.layers:
             return _trailing_linear(layout)
         for pattern in self.layers:
-            if not any(fnmatchcase(s.name, pattern) for s in layout.segments):
+            if not any(s.matches(pattern) for s in layout.segments):
                 raise ValueError(f"LayerType: no parameter matches {pattern!r}; there are {_names(layout)}")
-        return frozenset(s.name for s in layout.segments if any(fnmatchcase(s.name, p) for p in self.layers))
+        return frozenset(s.name for s in layout.segments if any(s.matches(p) for p in self.layers))
 
 
 def _trailing_linear(layout: Layout) -> frozenset[str]:
     modules: dict[str, list[Segment]] = {}
     for s in layout.segments:
-        modules.setdefault(s.name.rpartition(".")[0], []).append(s)
+        modules.setdefault(s.module, []).append(s)
     linear = [all(s.kind in ("linear", "bias") for s in own) for own in modules.values()]
     start = len(linear) - linear[::-1].index(False) if False in linear else len(linear) - 1
     tail = [s for own in list(modules.values())[start:] for s in own]
@@ -132,13 +142,16 @@ class Table:
 
     costs: Mapping[str, float]
 
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self.costs.items())))
+
     def __post_init__(self) -> None:
         for pattern, cost in self.costs.items():
             _positive(f"Table[{pattern!r}]", cost)
 
     def joules(self, layout: Layout) -> Tensor:
         """One number a segment."""
-        matches = {s.name: [p for p in self.costs if fnmatchcase(s.name, p)] for s in layout.segments}
+        matches = {s.name: [p for p in self.costs if s.matches(p)] for s in layout.segments}
         problems = [f"{name!r} matches no pattern" for name, found in matches.items() if not found]
         problems += [f"{name!r} matches {found}" for name, found in matches.items() if len(found) > 1]
         if problems:
@@ -158,9 +171,18 @@ class PerEntry:
 
     costs: Tensor
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerEntry) and torch.equal(torch.as_tensor(self.costs), torch.as_tensor(other.costs))
+
+    def __hash__(self) -> int:
+        return hash((PerEntry, len(self.costs)))
+
     def joules(self, layout: Layout) -> Tensor:
         """One number an entry."""
-        return self.costs.detach().to(torch.float64)
+        costs = torch.as_tensor(self.costs).detach().to(torch.float64)
+        if tuple(costs.shape) != (layout.size,):
+            raise ValueError(f"PerEntry has costs of shape {tuple(costs.shape)}, the layout {layout.size} entries")
+        return costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +200,15 @@ class Prices:
 
     layout: Layout
     joules: Tensor  # float64: one a segment, or one an entry
-    ends: Tensor  # one past each segment's last entry, on the same device
+    piecewise: bool  # which of the two
+    finer: Finer | None = None  # where entries are blocks: the entries that they are made of
 
     @classmethod
     def of(cls, cost: Cost, layout: Layout) -> Prices:
         """Ask the cost model, and refuse an answer that is not positive and finite, naming the parameter."""
+        check_cost(cost)
+        if not isinstance(layout, Layout):
+            raise ValueError(f"expected a Layout, as Layout.of(model) gives, got {type(layout).__name__}")
         joules = torch.as_tensor(cost.joules(layout))
         shapes = [(len(layout.segments),), (layout.size,)]
         if tuple(joules.shape) not in shapes:
@@ -191,23 +217,20 @@ class Prices:
                 f"{shapes[0]} or one an entry {shapes[1]}"
             )
         joules = joules.detach().to(torch.float64)
+        piecewise = len(joules) == len(layout.segments) and not isinstance(cost, PerEntry)
         bad = ~(torch.isfinite(joules) & (joules > 0))
         if bad.any():
             i = int(bad.nonzero()[0])
-            where = layout.segments[i].name if len(joules) == len(layout.segments) else layout.locate(i)
+            where = layout.segments[i].name if piecewise else layout.locate(i)
             raise ValueError(f"{_called(cost)}: the cost of {where} is {joules[i].item()}; it must be positive")
-        return cls(layout, joules, layout.ends.to(joules.device))
-
-    @property
-    def piecewise(self) -> bool:
-        """Whether there is one number a segment."""
-        return len(self.joules) == len(self.layout.segments)
+        return cls(layout, joules, piecewise)
 
     def to(self, device: torch.device) -> Prices:
         """The same prices where the update is; itself if it is there already."""
         if self.joules.device == device:
             return self
-        return Prices(self.layout, self.joules.to(device), self.ends.to(device))
+        finer = self.finer and Finer(self.finer.prices.to(device), *(t.to(device) for t in self.finer[1:]))
+        return Prices(self.layout, self.joules.to(device), self.piecewise, finer)
 
     def at(self, indices: Tensor) -> Tensor:
         """c_j of the given entries (float64)."""
@@ -215,25 +238,48 @@ class Prices:
 
     def segment_of(self, indices: Tensor) -> Tensor:
         """Which segment each of the given entries lies in."""
-        return torch.searchsorted(self.ends, indices, right=True)
+        return torch.searchsorted(self.layout.ends.to(indices.device), indices, right=True)
 
     def counts(self, indices: Tensor) -> Tensor:
         """How many of the given entries lie in each segment."""
-        return torch.bincount(self.segment_of(indices), minlength=len(self.ends))
+        return torch.bincount(self.segment_of(indices), minlength=len(self.layout.segments))
 
     def total(self, indices: Tensor) -> float:
-        """μ(S) in float64: the correctly rounded sum, whatever the order of the entries."""
+        """μ(S) in float64: the exact sum, rounded once, whatever the order of the entries."""
+        if self.finer is not None:
+            return self.finer.total(indices)
         if not self.piecewise:
             return math.fsum(self.joules[indices].tolist())
         counts = self.counts(indices).tolist()
-        return math.fsum(n * c for n, c in zip(counts, self.joules.tolist(), strict=True))
+        return float(sum(n * Fraction(c) for n, c in zip(counts, self.joules.tolist(), strict=True) if n))
 
     def segment(self, i: int) -> Prices:
         """The prices of one segment alone, as a layout of its own."""
         s = self.layout.segments[i]
         alone = Layout((Segment(s.name, s.shape, s.kind, 0, s.tied),))
         joules = self.joules[i : i + 1] if self.piecewise else self.joules[s.start : s.stop]
-        return Prices(alone, joules, alone.ends.to(joules.device))
+        finer = self.finer and Finer(self.finer.prices, *(t[s.start : s.stop] for t in self.finer[1:]))
+        return Prices(alone, joules, self.piecewise, finer)
+
+
+class Finer(NamedTuple):
+    """What blocks are made of: runs of entries, with the entries' own prices."""
+
+    prices: Prices
+    starts: Tensor
+    lengths: Tensor
+
+    def total(self, blocks: Tensor) -> float:
+        """μ of the entries of some blocks: sums of sums would be rounded twice."""
+        return self.prices.total(self.entries(blocks))
+
+    def entries(self, blocks: Tensor) -> Tensor:
+        """The entries of some blocks, in the order of the blocks."""
+        lengths = self.lengths[blocks]
+        before = lengths.cumsum(0) - lengths
+        return torch.arange(int(lengths.sum()), device=blocks.device) + (
+            self.starts[blocks] - before
+        ).repeat_interleave(lengths)
 
 
 def joules_of(sparse: SparseUpdate, cost: Cost, layout: Layout) -> float:
@@ -252,8 +298,19 @@ def joules_of(sparse: SparseUpdate, cost: Cost, layout: Layout) -> float:
     return Prices.of(cost, layout).to(sparse.indices.device).total(sparse.indices)
 
 
+def check_cost(cost: object) -> None:
+    """Refuse what is no cost model, in the caller's words."""
+    if isinstance(cost, type) or not callable(getattr(cost, "joules", None)):
+        raise ValueError(f"cost must be a cost model such as Uniform(5.0), LayerType() or Table({{…}}), got {cost!r}")
+
+
+def is_finite(value: object) -> bool:
+    """Whether it is a finite number, of Python's or numpy's."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 def _positive(what: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 < value < math.inf):
+    if not (is_finite(value) and value > 0):
         raise ValueError(f"{what} must be a positive finite number, got {value!r}")
 
 

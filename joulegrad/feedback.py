@@ -17,7 +17,7 @@ A state is a value. A payload that was lost on the way is as if it had never bee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joulegrad.compressor import Compressor, State, check_seed, checked, innermost, nested, with_innermost
+from joulegrad.compressor import (
+    Compressor,
+    State,
+    check_compressor,
+    check_seed,
+    check_state,
+    checked,
+    innermost,
+    is_count,
+    nested,
+    with_innermost,
+)
+from joulegrad.cost import is_finite
 from joulegrad.layout import Layout
 from joulegrad.sparse import Codes, SparseUpdate
 
@@ -35,8 +47,6 @@ __all__ = [
     "Quantized",
     "Rounded",
     "WarmUp",
-    "load_state_dict",
-    "state_dict",
 ]
 
 
@@ -52,8 +62,8 @@ class Residual(NamedTuple):
 class ErrorFeedback:
     """Remember what was not sent: a_t = g_t + decay · r_t, send C(a_t), r_{t+1} = a_t − C(a_t).
 
-    Nothing is lost: what is sent plus the new residual is what was given. The residual is the float32 nearest to
-    the difference, and the difference itself wherever values travel as floats (fp32, fp16, bf16).
+    Nothing is lost: what is sent plus the new residual is what was given, up to the residual's own float32: the
+    difference itself for values in fp32 and bf16 (and fp16 below 65504), the number nearest to it for codes.
 
     Args:
         inner: what compresses a_t.
@@ -74,15 +84,18 @@ class ErrorFeedback:
     decay: float = 1.0
 
     def __post_init__(self) -> None:
+        check_compressor(self, self.inner)
         _check_fraction("decay", self.decay)
         _check_one_memory(self)
 
     def init(self, layout: Layout) -> Residual:
         """Begin with nothing left over."""
-        return Residual(layout, torch.zeros(layout.size), self.inner.init(layout))
+        inner = self.inner.init(layout)
+        return Residual(layout, torch.zeros(layout.size), inner)
 
     def __call__(self, update: Tensor, state: Residual) -> tuple[SparseUpdate, Residual]:
         """Send the best of the update and what was left over."""
+        check_state(self, state, "residual")
         update = checked(update, state.layout).float()
         given = update + self.decay * state.residual.to(update.device)
         sent, inner = self.inner(given, state.inner)
@@ -127,6 +140,7 @@ class MomentumCorrection:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
+        check_compressor(self, self.inner)
         _check_fraction("momentum", self.momentum)
         if self.momentum == 1:
             raise ValueError("momentum must be below 1, got 1: the velocity would never stop growing")
@@ -134,11 +148,12 @@ class MomentumCorrection:
 
     def init(self, layout: Layout) -> Momentum:
         """Begin at rest."""
-        zeros = torch.zeros(layout.size)
-        return Momentum(layout, zeros, zeros, self.inner.init(layout))
+        inner, zeros = self.inner.init(layout), torch.zeros(layout.size)
+        return Momentum(layout, zeros, zeros, inner)
 
     def __call__(self, update: Tensor, state: Momentum) -> tuple[SparseUpdate, Momentum]:
         """Send the best of what has accumulated."""
+        check_state(self, state, "velocity")
         update = checked(update, state.layout).float()
         velocity = update + self.momentum * state.velocity.to(update.device)
         given = velocity + state.residual.to(update.device)
@@ -180,13 +195,18 @@ class WarmUp:
     steps: int = 4
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.start, int | float) and 0 < self.start <= 1):
+        check_compressor(self, self.inner)
+        if not (is_finite(self.start) and 0 < self.start <= 1):
             raise ValueError(f"start must be in (0, 1], got {self.start!r}")
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 0:
+        if not is_count(self.steps):
             raise ValueError(f"steps must be a whole number ≥ 0, got {self.steps!r}")
         _refuse(self, (WarmUp,), "one warm-up is enough: nest only one WarmUp")
         if getattr(innermost(self), "density", None) is None:
             raise ValueError(f"WarmUp lowers a density to the rule's own, so give the rule one: {innermost(self)!r}")
+        if self.start < innermost(self).density:
+            raise ValueError(
+                f"WarmUp begins denser: start {self.start!r} is below the density {innermost(self).density!r}"
+            )
 
     def init(self, layout: Layout) -> Warming:
         """Begin at step 0."""
@@ -194,6 +214,7 @@ class WarmUp:
 
     def __call__(self, update: Tensor, state: Warming) -> tuple[SparseUpdate, Warming]:
         """Compress at this step's density."""
+        check_state(self, state, "step")
         step, inner = int(state.step), self.inner
         if step < self.steps:
             share = step / self.steps
@@ -217,7 +238,8 @@ class Quantized:
 
     The scale makes the layer's largest sent magnitude the outermost level; with 1 bit and nearest rounding it is
     the mean magnitude instead, v = sign(g) · mean |g|. No level is zero, so entries that are exactly zero are not
-    sent. Stochastic rounding is unbiased, E[v] = g.
+    sent. Stochastic rounding is unbiased, E[v] = g; its draw depends on the values too, so that clients that share an
+    operator do not share their errors.
 
     Args:
         inner: what chooses the entries.
@@ -240,6 +262,7 @@ class Quantized:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_compressor(self, self.inner)
         if self.bits not in (1, 2, 4, 8) or isinstance(self.bits, bool):
             raise ValueError(f"bits must be 1, 2, 4 or 8, got {self.bits!r}")
         if self.rounding not in ("nearest", "stochastic"):
@@ -253,6 +276,7 @@ class Quantized:
 
     def __call__(self, update: Tensor, state: Coded) -> tuple[SparseUpdate, Coded]:
         """Choose, then code what was chosen."""
+        check_state(self, state, "step")
         sent, inner = self.inner(update, state.inner)
         nonzero = sent.values != 0
         indices, values = sent.indices[nonzero], sent.values[nonzero].double()
@@ -274,7 +298,8 @@ class Quantized:
             step = ((size - 1) / 2 - 0.5).ceil().clamp(0, most // 2)  # levels from the innermost outwards
             level = torch.where(values > 0, most // 2 + 1 + step, most // 2 - step)
         else:
-            dither = np.random.default_rng([self.seed, int(state.step)]).random(len(values))
+            drawn_from = [self.seed, int(state.step), zlib.crc32(values.cpu().numpy().tobytes())]
+            dither = np.random.default_rng(drawn_from).random(len(values))
             place = (most + size.copysign(values)) / 2  # level l has place l
             level = (place + torch.from_numpy(dither).to(place.device)).floor().clamp(0, most)
         levels = level.to(torch.uint8)
@@ -302,6 +327,7 @@ class Rounded:
     dtype: Literal["fp16", "bf16"] = "bf16"
 
     def __post_init__(self) -> None:
+        check_compressor(self, self.inner)
         if self.dtype not in ("fp16", "bf16"):
             raise ValueError(f"dtype must be 'fp16' or 'bf16', got {self.dtype!r}")
         _check_values_once(self)
@@ -318,69 +344,11 @@ class Rounded:
         return replace(sent, values=sent.values.clamp(-most, most).to(dtype)), state
 
 
-def state_dict(state: State) -> dict[str, Tensor]:
-    """All that a state remembers, by name, ready for `safetensors.torch.save_file`.
-
-    Example:
-        >>> op = ErrorFeedback(TopK(k=1))
-        >>> state_dict(op.init(Layout.from_shapes({"w": (2,)})))
-        {'residual': tensor([0., 0.])}
-    """
-    return {name: tensor.clone() for name, tensor in _tensors(state, "")}
-
-
-def load_state_dict(state: State, tensors: Mapping[str, Tensor]) -> State:
-    """The state of `op.init(layout)` with what was saved put in its place; training continues bit for bit.
-
-    Example:
-        >>> op = ErrorFeedback(TopK(k=1))
-        >>> fresh = op.init(Layout.from_shapes({"w": (2,)}))
-        >>> load_state_dict(fresh, {"residual": torch.tensor([1.0, 2.0])}).residual
-        tensor([1., 2.])
-    """
-    expected = dict(_tensors(state, ""))
-    if missing := sorted(set(expected) - set(tensors)):
-        raise ValueError(f"the saved state lacks {missing}; was it another operator's? it has {sorted(tensors)}")
-    if extra := sorted(set(tensors) - set(expected)):
-        raise ValueError(f"the saved state has {extra}, which this operator does not remember")
-    for name, tensor in expected.items():
-        if tensors[name].shape != tensor.shape or tensors[name].dtype != tensor.dtype:
-            raise ValueError(
-                f"the saved {name!r} is {tensors[name].dtype} of shape {tuple(tensors[name].shape)}, expected "
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-            )
-    return _with_tensors(state, "", tensors)
-
-
-def _tensors(state: State, at: str) -> Iterator[tuple[str, Tensor]]:
-    for name, value in _fields(state):
-        if isinstance(value, Tensor):
-            yield at + name, value
-        elif isinstance(value, tuple):
-            yield from _tensors(value, f"{at}{name}.")
-
-
-def _with_tensors(state: State, at: str, tensors: Mapping[str, Tensor]) -> State:
-    values = []
-    for name, value in _fields(state):
-        if isinstance(value, Tensor):
-            values.append(tensors[at + name].clone())
-        elif isinstance(value, tuple):
-            values.append(_with_tensors(value, f"{at}{name}.", tensors))
-        else:
-            values.append(value)
-    return type(state)(*values) if hasattr(state, "_fields") else tuple(values)
-
-
-def _fields(state: State) -> list[tuple[str, Any]]:
-    names = getattr(state, "_fields", range(len(state)))
-    return [(str(name), value) for name, value in zip(names, state, strict=True)]
-
-
 def _less(given: Tensor, sent: SparseUpdate) -> Tensor:
-    """Given − sent, in place: `given` is ours."""
-    given[sent.indices] -= sent.values.float()
-    return given
+    """Given − sent, in a vector of its own: the inner operator may have sent `given` itself."""
+    left = given.clone()
+    left[sent.indices] -= sent.values.float()
+    return left
 
 
 def _rounded_down(x: Tensor) -> Tensor:
@@ -416,5 +384,5 @@ def _check_values_once(operator: Any) -> None:
 
 
 def _check_fraction(what: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 <= value <= 1):
+    if not (is_finite(value) and 0 <= value <= 1):
         raise ValueError(f"{what} must be in [0, 1], got {value!r}")

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -50,6 +51,15 @@ class Segment:
     kind: str
     start: int
     tied: tuple[str, ...] = ()  # further names of the same parameter
+
+    @property
+    def module(self) -> str:
+        """Name of the module that it belongs to; a parametrised weight belongs to the module it is a weight of."""
+        return _owner(self.name)
+
+    def matches(self, pattern: str) -> bool:
+        """Whether one of its names, tied ones included, matches a pattern as in fnmatch."""
+        return any(fnmatchcase(name, pattern) for name in (self.name, *self.tied))
 
     @property
     def size(self) -> int:
@@ -91,13 +101,16 @@ class Layout:
     local: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: nn.Module, *, buffers: Literal["average", "local"] = "average") -> Layout:
+    def of(cls, model: nn.Module, *, buffers: Literal["average", "local"] | tuple[str, ...] = "average") -> Layout:
         """Read the layout of a model; its values, dtypes and device do not matter.
 
-        `buffers="local"` declares that no buffer is shared, as in FedBN.
+        `buffers="local"` declares that no buffer is shared, as in FedBN; a tuple of name patterns, that only these
+        are, where a model keeps masks or other constants among its buffers: `buffers=("*.running_*",)`.
         """
-        if buffers not in ("average", "local"):
-            raise ValueError(f"buffers must be 'average' or 'local', got {buffers!r}")
+        if buffers not in ("average", "local") and not isinstance(buffers, tuple):
+            raise ValueError(f"buffers must be 'average', 'local' or a tuple of name patterns, got {buffers!r}")
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"a layout is read from an nn.Module, got {model!r}")
         model = _unwrapped(model)
         _refuse_lazy(model)
         names: dict[int, list[str]] = {}
@@ -120,8 +133,14 @@ class Layout:
             why = f"all {len(frozen)} are frozen" if frozen else "it has none at all"
             raise ValueError(f"{type(model).__name__} has no trainable parameters: {why}")
         shared, local = _buffers(model)
-        if buffers == "local":
-            shared, local = {}, (*shared, *local)
+        wanted = {"average": ("*",), "local": ()}.get(buffers, buffers) if isinstance(buffers, str) else buffers
+        if unknown := [p for p in wanted if p != "*" and not any(fnmatchcase(n, p) for n in shared)]:
+            raise ValueError(
+                f"no floating-point buffer matches {unknown[0]!r}; there are {_some(list(shared)) or 'none'}"
+            )
+        chosen = {n: shape for n, shape in shared.items() if any(fnmatchcase(n, p) for p in wanted)}
+        local = (*(n for n in shared if n not in chosen), *local)
+        shared = chosen
         return cls(
             segments=_placed(shapes, kinds, tied),
             buffers=_placed(shared, dict.fromkeys(shared, "buffer"), {}),
@@ -280,8 +299,12 @@ class Layout:
             5.0
         """
         views = self.views(flat)
+        pairs = list(self._parameters(model))
+        for s, p in pairs:
+            if p.dtype == torch.float16 and p.numel() and views[s.name].abs().max() > torch.finfo(p.dtype).max:
+                raise ValueError(f"values of {s.name!r} are beyond float16's largest, {torch.finfo(p.dtype).max}")
         with torch.no_grad():
-            for s, p in self._parameters(model):
+            for s, p in pairs:
                 p.copy_(views[s.name])
 
     def set_grad(self, model: nn.Module, flat: Tensor) -> None:
@@ -327,10 +350,13 @@ class Layout:
                 b.copy_(flat[s.start : s.stop].view(s.shape))
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[Segment, Tensor]]:
-        return _matched(self.segments, dict(_unwrapped(model).named_parameters()), "parameter")
+        found = dict(_unwrapped(model).named_parameters())
+        if extra := sorted(set(found) - {s.name for s in self.segments} - set(self.frozen)):
+            raise ValueError(f"this model is not the layout's: it also has parameters {_some(extra)}")
+        return _matched(self.segments, found, "parameter")
 
     def _buffers(self, model: nn.Module) -> Iterator[tuple[Segment, Tensor]]:
-        return _matched(self.buffers, dict(_unwrapped(model).named_buffers()), "buffer")
+        return _matched(self.buffers, dict(_unwrapped(model).named_buffers(remove_duplicate=False)), "buffer")
 
     @staticmethod
     def _check(flat: Tensor, size: int) -> None:
@@ -340,7 +366,8 @@ class Layout:
 
 def _flat(tensors: Iterator[Tensor]) -> Tensor:
     """One new float32 vector; reshape() reads in logical order whatever the strides."""
-    parts = [t.detach().reshape(-1).to(torch.float32) for t in tensors]
+    dense = (t.detach().to_dense() if t.layout != torch.strided else t.detach() for t in tensors)
+    parts = [t.reshape(-1).to(torch.float32) for t in dense]
     return torch.cat(parts)
 
 
@@ -413,10 +440,8 @@ def _kind(model: nn.Module, name: str) -> str:
     Weight norm and other parametrisations keep the kind of the module that they parametrise. A norm is
     also known by its class name (…Norm), since many models bring their own.
     """
-    path, _, leaf = name.rpartition(".")
-    if ".parametrizations." in f".{path}.":
-        path, _, leaf = f".{path}".rpartition(".parametrizations.")
-        path = path.removeprefix(".")
+    path = _owner(name)
+    leaf = f".{name}".removeprefix(f".{path}.".replace("..", ".")).removeprefix("parametrizations.").partition(".")[0]
     owner = model.get_submodule(path)
     kind = next((kind for kind, types in _KINDS if isinstance(owner, types)), "other")
     if kind == "other" and "norm" in type(owner).__name__.lower():
@@ -424,6 +449,14 @@ def _kind(model: nn.Module, name: str) -> str:
     if kind != "norm" and (leaf.startswith("bias") or leaf.endswith("bias")):
         return "bias"
     return kind
+
+
+def _owner(name: str) -> str:
+    """Which module a parameter belongs to, past torch's `parametrizations` containers."""
+    path = name.rpartition(".")[0]
+    if ".parametrizations." in f".{path}.":
+        path = f".{path}.".partition(".parametrizations.")[0].removeprefix(".")
+    return path
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

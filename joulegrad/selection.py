@@ -33,9 +33,10 @@ from joulegrad.compressor import (
     check_size,
     how_many,
     innermost,
+    is_count,
     with_innermost,
 )
-from joulegrad.cost import Cost, Prices, Uniform
+from joulegrad.cost import Cost, Finer, Prices, Uniform, check_cost, is_finite
 from joulegrad.layout import Layout, Segment
 from joulegrad.sparse import SparseUpdate
 
@@ -108,6 +109,7 @@ class CWMP(Rule):
     def __post_init__(self) -> None:
         check_size(self)
         check_power(self.power)
+        check_cost(self.cost)
         if self.joules is not None:
             check_joules(self.joules)
 
@@ -187,6 +189,7 @@ class BudgetedCWMP(Rule):
     def __post_init__(self) -> None:
         check_size(self)
         check_power(self.power)
+        check_cost(self.cost)
         check_joules(self.joules)
 
     def prices(self, layout: Layout) -> Prices:
@@ -241,7 +244,8 @@ class Threshold(Rule):
     def __post_init__(self) -> None:
         check_size(self, required=False)
         check_power(self.power)
-        if not (isinstance(self.at, int | float) and 0 <= self.at < math.inf):
+        check_cost(self.cost)
+        if not is_finite(self.at) or self.at < 0:
             raise ValueError(f"at must be a finite number ≥ 0, got {self.at!r}")
 
     def prices(self, layout: Layout) -> Prices:
@@ -311,7 +315,10 @@ class RandomK(Rule):
         """Send them, scaled by d/k if unbiased."""
         sent, state = super().__call__(update, state)
         if self.unbiased and len(sent):
-            sent = replace(sent, values=sent.values * (sent.size / len(sent)))
+            values = sent.values * (sent.size / len(sent))
+            if kernels.first_nonfinite(values) is not None:
+                raise ValueError(f"an entry times d/k = {sent.size / len(sent):g} is too large for {values.dtype}")
+            sent = replace(sent, values=values)
         return sent, state
 
 
@@ -387,7 +394,7 @@ class Blocks(Rule):
 
     def __post_init__(self) -> None:
         _check_rule(self)
-        if not isinstance(self.entries, int) or isinstance(self.entries, bool) or self.entries < 1:
+        if not is_count(self.entries) or self.entries < 1:
             raise ValueError(f"entries must be a whole number ≥ 1, got {self.entries!r}")
 
     def prices(self, layout: Layout) -> Prices:
@@ -401,25 +408,21 @@ class Blocks(Rule):
             segments.append(Segment(s.name, (math.ceil(s.size / self.entries),), s.kind, at))
             at = segments[-1].stop
         blocks = Layout(tuple(segments))
-        _, lengths = self._blocks(prices.layout)
-        if prices.piecewise:
-            costs = prices.joules[torch.bucketize(torch.arange(blocks.size), blocks.ends, right=True)] * lengths
-        else:
-            costs = torch.segment_reduce(prices.joules, "sum", lengths=lengths)
-        return Nested(prices, self.inner.start(Prices(blocks, costs, blocks.ends)))
+        finer = Finer(prices, *self._blocks(prices.layout))
+        each = prices.at(torch.arange(prices.layout.size))
+        costs = torch.segment_reduce(each, "sum", lengths=finer.lengths)
+        return Nested(prices, self.inner.start(Prices(blocks, costs, False, finer)))
 
     def choose(self, update: Tensor, state: Nested) -> tuple[Tensor, Nested]:
         """The entries of the blocks that the inner rule chooses."""
-        starts, lengths = (t.to(update.device) for t in self._blocks(state.prices.layout))
+        blocks = Finer(state.prices, *(t.to(update.device) for t in self._blocks(state.prices.layout)))
         rule, inner = innermost(self), self.inner
         worth = kernels.scores(update, getattr(rule, "power", 1))
-        worth = torch.segment_reduce(worth, "sum", lengths=lengths)
+        worth = torch.segment_reduce(worth, "sum", lengths=blocks.lengths)
         if hasattr(rule, "power"):
             inner = with_innermost(inner, power=1)  # worth has been raised to it already
-        blocks, inner_state = inner.choose(worth, state.inner)
-        taken = torch.zeros_like(starts, dtype=torch.bool)
-        taken[blocks] = True
-        return taken.repeat_interleave(lengths).nonzero().squeeze(1), Nested(state.prices, inner_state)
+        chosen, inner_state = inner.choose(worth, state.inner)
+        return blocks.entries(chosen), Nested(state.prices, inner_state)
 
     def _blocks(self, layout: Layout) -> tuple[Tensor, Tensor]:
         """Where each block starts, and how many entries it has."""

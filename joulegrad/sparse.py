@@ -49,6 +49,7 @@ class Codes(NamedTuple):
 class SparseUpdate:
     """m ⊙ g: the selected entries of an update of `size` entries.
 
+    On the CPU the indices are checked; on a GPU that would mean to wait for it, so there only their form is.
     Two updates are equal when everything that would travel is equal, bit for bit (so 0.0 ≠ −0.0).
 
     Args:
@@ -82,6 +83,9 @@ class SparseUpdate:
                 f"values must be one float32, float16 or bfloat16 an index ({self.indices.numel()}), got "
                 f"{self.values.dtype} of shape {tuple(self.values.shape)}"
             )
+        i = self.indices
+        if len(i) and i.device.type == "cpu" and not (i[0] >= 0 and i[-1] < self.size and bool((i[1:] > i[:-1]).all())):
+            raise ValueError(f"indices must be strictly increasing and inside [0, {self.size})")
 
     def __len__(self) -> int:
         return self.indices.numel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import laws
 import torch
-from operators import K, Row
+from operators import JOULES, SIZE, K, Row
 from torch import Tensor
 
 import joulegrad as jg
@@ -24,8 +24,15 @@ class OneTooMany(jg.Rule):
 
 @dataclass(frozen=True)
 class Unsorted(jg.Rule):
+    """Gets past the check of SparseUpdate, which is made on the CPU alone."""
+
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
-        return kernels.largest(update.abs(), K).flip(0), state
+        return kernels.largest(update.abs(), K), state
+
+    def __call__(self, update: Tensor, state: Priced) -> tuple[jg.SparseUpdate, Priced]:
+        sent, state = super().__call__(update, state)
+        object.__setattr__(sent, "indices", sent.indices.flip(0))
+        return sent, state
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,20 @@ class Scored(jg.Rule):
 
 
 @dataclass(frozen=True)
+class Spendthrift(jg.Rule):
+    """Keeps nearly to its budget: what is spent may be a tenth more."""
+
+    cost: jg.Cost
+
+    def prices(self, layout: jg.Layout) -> jg.Prices:
+        return jg.Prices.of(self.cost, layout)
+
+    def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
+        scores = kernels.scores(update, 1, state.prices)
+        return kernels.prefix_within(scores, SIZE, 1.1 * JOULES, state.prices), state
+
+
+@dataclass(frozen=True)
 class StrideBlind(jg.Rule):
     """Reads memory as if it were contiguous."""
 
@@ -118,6 +139,7 @@ def row(make: Callable[..., Any]) -> Row:
 
 BROKEN: list[tuple[Callable[[Row], None], Row]] = [
     (laws.budget_kept, row(lambda c, f: OneTooMany())),
+    (laws.budget_kept, Row("broken", lambda c, f: Spendthrift(c), lambda: jg.TopK(k=K), SIZE, joules=JOULES)),
     (laws.indices_increase, row(lambda c, f: Unsorted())),
     (laws.deterministic, row(lambda c, f: Moody())),
     (laws.inputs_untouched, row(lambda c, f: Spoiler())),

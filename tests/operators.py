@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 import joulegrad as jg
 from joulegrad import CWMP, Blocks, BudgetedCWMP, PerLayer, RandomK, Threshold, TopK
 
-K, JOULES = 17, 40.0
+K, JOULES = 17, 40.03  # no sum of the laws' prices: a budget that is met exactly turns on the last bit of c
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,29 @@ def free(op: jg.Compressor, name: str, most: int, *, random: bool = False, alone
 # Under equal costs Blocks(CWMP) is not Blocks(TopK): a layer's short last block costs less, so twins are CWMP.
 SIZE = 170  # laws.LAYOUT: layers of 72, 8, 80 and 10 entries
 
+
+class SendAll:
+    """What a user might write: no rule, no priced state, and the update itself as values."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SendAll)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "SendAll()"
+
+    def init(self, layout: jg.Layout) -> tuple[()]:
+        return ()
+
+    def __call__(self, update: torch.Tensor, state: tuple[()]) -> tuple[jg.SparseUpdate, tuple[()]]:
+        return jg.SparseUpdate(torch.arange(len(update)), update, len(update)), state
+
+
 ROWS = [
+    free(SendAll(), "users-own", SIZE),
+    free(jg.ErrorFeedback(SendAll()), "feedback-users-own", SIZE),
+    free(jg.MomentumCorrection(SendAll()), "momentum-users-own", SIZE),
     free(TopK(k=K), "topk", K),
     free(TopK(density=0.1), "topk-density", 17),
     free(TopK(k=0), "topk-none", 0),
@@ -95,6 +119,13 @@ ROWS = [
         lambda: Blocks(BudgetedCWMP(k=9, cost=jg.Uniform(), joules=JOULES, power=2), entries=4),
         36,
         joules=JOULES,
+    ),
+    Row(
+        "blocks-odd-joules",
+        lambda c, f: Blocks(CWMP(k=60, cost=c, joules=20.3 * f), entries=3),
+        lambda: Blocks(CWMP(k=60, cost=jg.Uniform(), joules=20.3), entries=3),
+        180,
+        joules=20.3,
     ),
     Row(
         "per-layer-blocks",

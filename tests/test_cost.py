@@ -75,8 +75,15 @@ def test_a_cost_models_bad_answer_names_the_parameter(bad):
     costs[8] = bad
     with pytest.raises(ValueError, match=r"PerEntry: the cost of fc.weight\[2\] is"):
         CWMP(k=1, cost=PerEntry(costs)).init(LAYOUT)
-    with pytest.raises(ValueError, match=r"costs of shape \(4,\); expected .* \(3,\) or .* \(11,\)"):
+    with pytest.raises(ValueError, match=r"PerEntry has costs of shape \(4,\), the layout 11 entries"):
         Prices.of(PerEntry(torch.ones(4)), LAYOUT)
+
+    class Short:
+        def joules(self, layout):
+            return torch.ones(4)
+
+    with pytest.raises(ValueError, match=r"Short gave costs of shape \(4,\); expected .* \(3,\) or .* \(11,\)"):
+        Prices.of(Short(), LAYOUT)
 
 
 def test_piecewise_costs_stay_one_number_a_segment():

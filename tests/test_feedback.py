@@ -111,7 +111,10 @@ def test_warm_up_follows_its_schedule_from_anywhere_in_the_chain():
             counts.append(len(sent))
         expected = [0.25 * (0.01 / 0.25) ** (t / 4) for t in range(4)] + [0.01, 0.01]
         assert counts == [int(10_000 * d) for d in expected]
-    assert len(WarmUp(TopK(density=0.5), steps=0)(update, WarmUp(TopK(density=0.5)).init(layout))[0]) == 5_000
+    at_once = WarmUp(TopK(density=0.1), steps=0)
+    assert len(at_once(update, at_once.init(layout))[0]) == 1_000
+    with pytest.raises(ValueError, match=r"begins denser: start 0.25 is below the density 0.5"):
+        WarmUp(TopK(density=0.5))
 
 
 values = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=60)

@@ -21,4 +21,4 @@ def test_law_fails_on_the_operator_that_breaks_it(law, row):
 
 
 def test_every_law_is_broken_by_something():
-    assert [law for law, _ in BROKEN] == LAWS
+    assert {law for law, _ in BROKEN} == set(LAWS)

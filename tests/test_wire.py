@@ -330,10 +330,6 @@ def test_there_are_golden_payloads_of_every_case():
     ("update", "message"),
     [
         (jg.SparseUpdate(torch.tensor([0]), torch.ones(1), 5), "the update has 5 entries, the layout 1155"),
-        (sparse([3, 2]), r"strictly increasing and inside \[0, 1155\)"),
-        (sparse([3, 3]), "strictly increasing"),
-        (sparse([-1]), "strictly increasing"),
-        (sparse([1155]), "strictly increasing"),
         (sparse([1], [math.nan]), "finite numbers only, .* among the values"),
         (sparse([1], [math.inf], dtype=torch.bfloat16), "finite numbers only"),
         (sparse([1]).with_buffers(torch.ones(2)), "averages 0 buffer entries and the update carries 2"),
@@ -342,6 +338,16 @@ def test_there_are_golden_payloads_of_every_case():
 def test_what_cannot_be_encoded(update, message):
     with pytest.raises(ValueError, match=message):
         encode(update, LAYOUT)
+
+
+@pytest.mark.parametrize("wrong", [[3, 2], [3, 3], [-1], [1155]])
+def test_indices_that_are_none_are_refused_wherever_they_come_from(wrong):
+    with pytest.raises(ValueError, match=r"strictly increasing and inside \[0, 1155\)"):
+        sparse(wrong)
+    unchecked = sparse(range(len(wrong)))  # as an update that comes from a GPU
+    object.__setattr__(unchecked, "indices", torch.tensor(wrong))
+    with pytest.raises(ValueError, match=r"strictly increasing and inside \[0, 1155\)"):
+        encode(unchecked, LAYOUT)
 
 
 def test_buffers_are_never_forgotten():

@@ -123,7 +123,8 @@ def budgeted(worth: Tensor, k: int, joules: float, prices: Prices) -> Budgeted:
             under, under_at, v_under, e_under = chosen, price, value, energy
         if not halve and dual <= tangents + 1e-13 * abs(tangents):
             break
-    candidates = [under, _mixture(over, under, k, joules, prices)]
+    dominant = worth.argmax().unsqueeze(0)[: min(k, 1)]  # one entry may outweigh all that the mixture keeps
+    candidates = [under, _mixture(over, under, k, joules, prices), dominant]
     filled = [_filled(chosen, worth, k, joules, prices) for chosen in candidates]
     value, best = max(((line(s)[0], i) for i, s in enumerate(filled)), key=lambda pair: pair[0])
     return Budgeted(filled[best], value, max(bound, value), at, entry_price)
@@ -184,13 +185,13 @@ def _longest_prefix(ranked: Tensor, joules: float, prices: Prices, beside: Tenso
 
     room = joules if beside is None else joules - prices.total(beside)
     running = prices.at(ranked).cumsum(0)
-    n = int(torch.searchsorted(running, room, right=True))
+    guess = int(torch.searchsorted(running, room, right=True))
     # The running sum finds the place up to rounding; the sum that is reported decides.
-    while n < len(ranked) and fits(n + 1):
-        n += 1
-    while n > 0 and not fits(n):
-        n -= 1
-    return ranked[:n]
+    low, high = (guess, len(ranked)) if fits(guess) else (0, guess - 1)
+    while low < high:
+        middle = low + 1 if low == guess else (low + high + 1) // 2  # the guess is nearly always right
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return ranked[:low]
 
 
 def _affordable(x: Tensor, prices: Prices, joules: float) -> Tensor:
