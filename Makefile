@@ -12,7 +12,7 @@ help:
 	@echo "make format  let ruff format and mend what it can"
 	@echo "make verify  the theory against independent solvers"
 	@echo "make fuzz    the decoder against RUNS=2000000 hostile payloads"
-	@echo "make benchmarks  measure again what docs/performance.md shows"
+	@echo "make benchmarks  measure again what the docs show; CIFAR10=DIR, where cifar-10-batches-py is"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,8 +40,11 @@ fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt atheris
 	cd tests && ../$(BIN)/python fuzz_wire.py -runs=$(RUNS) -max_len=2048 -rss_limit_mb=8192 ../scratch/corpus
 
+CIFAR10 ?= scratch/cifar10
 benchmarks: $(READY)
-	$(BIN)/python benchmarks/wire.py
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/python benchmarks/wire.py --cifar10 $(CIFAR10)
+	$(BIN)/python benchmarks/tables.py
 
 verify: $(READY)
 	$(BIN)/joulegrad verify

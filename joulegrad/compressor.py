@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from joulegrad import kernels
@@ -68,6 +69,9 @@ class Rule(ABC):
         tensor([5., 6.])
     """
 
+    # Whether `choose` meets every entry in a kernel, which refuses NaN; of other rules it is checked before.
+    meets_all: ClassVar[bool] = False
+
     @abstractmethod
     def choose(self, update: Tensor, state: State) -> tuple[Tensor, State]:
         """The indices to send, strictly increasing, and the next state."""
@@ -89,7 +93,12 @@ class Rule(ABC):
         check_state(self, state, "prices")
         layout: Layout = state.prices.layout
         update = checked(update, layout)
-        indices, state = self.choose(update, state)
+        if not (self.meets_all or kernels.all_finite(update)):
+            raise not_finite(update, layout)
+        try:
+            indices, state = self.choose(update, state)
+        except kernels.NotFinite:
+            raise not_finite(update, layout) from None
         return SparseUpdate(indices, update[indices], layout.size), state
 
 
@@ -107,15 +116,19 @@ def check_compressor(wrapper: object, inner: object) -> None:
 
 def checked(update: Tensor, layout: Layout) -> Tensor:
     """The update as kernels want it, or an error that says where it is wrong."""
+    if not isinstance(update, Tensor):
+        raise ValueError(f"an update is a flat torch tensor, as Layout.grad gives, got {type(update).__name__}")
     if update.dim() != 1 or update.numel() != layout.size:
         raise ValueError(f"expected a flat update of {layout.size} entries, got shape {tuple(update.shape)}")
     if update.dtype not in VALUE_DTYPES:
         raise ValueError(f"an update is float32, float16 or bfloat16, got {update.dtype}: cast it first")
-    update = update.detach().contiguous()
-    bad = kernels.first_nonfinite(update)
-    if bad is not None:
-        raise ValueError(f"the update holds {update[bad].item()} at entry {bad}, {layout.locate(bad)}")
-    return update
+    return update.detach().contiguous()
+
+
+def not_finite(update: Tensor, layout: Layout) -> ValueError:
+    """The error that says where the first NaN or infinity is."""
+    bad = int((~torch.isfinite(update)).nonzero()[0])
+    return ValueError(f"the update holds {update[bad].item()} at entry {bad}, {layout.locate(bad)}")
 
 
 def how_many(rule: Any, size: int) -> int:

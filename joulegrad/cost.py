@@ -14,12 +14,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from numbers import Real
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from joulegrad import exact
 from joulegrad.layout import Layout, Segment
 from joulegrad.sparse import SparseUpdate
 
@@ -232,6 +234,11 @@ class Prices:
         finer = self.finer and Finer(self.finer.prices.to(device), *(t.to(device) for t in self.finer[1:]))
         return Prices(self.layout, self.joules.to(device), self.piecewise, finer)
 
+    @cached_property
+    def cheapest(self) -> float:
+        """Min c_j."""
+        return float(self.joules.min())
+
     def at(self, indices: Tensor) -> Tensor:
         """c_j of the given entries (float64)."""
         return self.joules[self.segment_of(indices) if self.piecewise else indices]
@@ -240,18 +247,19 @@ class Prices:
         """Which segment each of the given entries lies in."""
         return torch.searchsorted(self.layout.ends.to(indices.device), indices, right=True)
 
-    def counts(self, indices: Tensor) -> Tensor:
-        """How many of the given entries lie in each segment."""
-        return torch.bincount(self.segment_of(indices), minlength=len(self.layout.segments))
+    def exact(self, indices: Tensor) -> Fraction:
+        """μ(S), exactly; the indices increase."""
+        if self.finer is not None:
+            return self.finer.prices.exact(self.finer.entries(indices))
+        if not self.piecewise:
+            return exact.total(self.joules[indices])
+        upto = torch.searchsorted(indices, self.layout.ends.to(indices.device)).tolist()
+        counts = (b - a for a, b in zip([0, *upto], upto, strict=False))
+        return sum((n * Fraction(c) for n, c in zip(counts, self.joules.tolist(), strict=True) if n), Fraction(0))
 
     def total(self, indices: Tensor) -> float:
-        """μ(S) in float64: the exact sum, rounded once, whatever the order of the entries."""
-        if self.finer is not None:
-            return self.finer.total(indices)
-        if not self.piecewise:
-            return math.fsum(self.joules[indices].tolist())
-        counts = self.counts(indices).tolist()
-        return float(sum(n * Fraction(c) for n, c in zip(counts, self.joules.tolist(), strict=True) if n))
+        """μ(S) in float64: the exact sum, rounded once; the indices increase."""
+        return float(self.exact(indices))
 
     def segment(self, i: int) -> Prices:
         """The prices of one segment alone, as a layout of its own."""
@@ -268,10 +276,6 @@ class Finer(NamedTuple):
     prices: Prices
     starts: Tensor
     lengths: Tensor
-
-    def total(self, blocks: Tensor) -> float:
-        """μ of the entries of some blocks: sums of sums would be rounded twice."""
-        return self.prices.total(self.entries(blocks))
 
     def entries(self, blocks: Tensor) -> Tensor:
         """The entries of some blocks, in the order of the blocks."""

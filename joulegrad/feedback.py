@@ -25,8 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joulegrad import kernels
 from joulegrad.compressor import (
     Compressor,
+    Rule,
     State,
     check_compressor,
     check_seed,
@@ -35,6 +37,7 @@ from joulegrad.compressor import (
     innermost,
     is_count,
     nested,
+    not_finite,
     with_innermost,
 )
 from joulegrad.cost import is_finite
@@ -96,8 +99,9 @@ class ErrorFeedback:
     def __call__(self, update: Tensor, state: Residual) -> tuple[SparseUpdate, Residual]:
         """Send the best of the update and what was left over."""
         check_state(self, state, "residual")
-        update = checked(update, state.layout).float()
-        given = update + self.decay * state.residual.to(update.device)
+        update = _refusing_nan(self, checked(update, state.layout), state.layout)
+        residual = state.residual.to(update.device)
+        given = update.float() + (residual if self.decay == 1 else self.decay * residual)
         sent, inner = self.inner(given, state.inner)
         return sent, Residual(state.layout, _less(given, sent), inner)
 
@@ -154,8 +158,8 @@ class MomentumCorrection:
     def __call__(self, update: Tensor, state: Momentum) -> tuple[SparseUpdate, Momentum]:
         """Send the best of what has accumulated."""
         check_state(self, state, "velocity")
-        update = checked(update, state.layout).float()
-        velocity = update + self.momentum * state.velocity.to(update.device)
+        update = _refusing_nan(self, checked(update, state.layout), state.layout)
+        velocity = update.float() + self.momentum * state.velocity.to(update.device)
         given = velocity + state.residual.to(update.device)
         sent, inner = self.inner(given, state.inner)
         velocity[sent.indices] = 0.0
@@ -345,10 +349,18 @@ class Rounded:
 
 
 def _less(given: Tensor, sent: SparseUpdate) -> Tensor:
-    """Given − sent, in a vector of its own: the inner operator may have sent `given` itself."""
-    left = given.clone()
-    left[sent.indices] -= sent.values.float()
-    return left
+    """Given − sent, in place: `given` is ours, unless the inner operator has sent a part of it as it is."""
+    if given.untyped_storage().data_ptr() == sent.values.untyped_storage().data_ptr():
+        given = given.clone()
+    given[sent.indices] -= sent.values.float()
+    return given
+
+
+def _refusing_nan(operator: Any, update: Tensor, layout: Layout) -> Tensor:
+    """A rule inside looks at what it is given; of others it is not known."""
+    if not isinstance(innermost(operator), Rule) and not kernels.all_finite(update):
+        raise not_finite(update, layout)
+    return update
 
 
 def _rounded_down(x: Tensor) -> Tensor:

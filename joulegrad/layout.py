@@ -389,6 +389,8 @@ def _matched(
 def _placed(
     shapes: Mapping[str, tuple[int, ...]], kinds: Mapping[str, str], tied: Mapping[str, tuple[str, ...]]
 ) -> tuple[Segment, ...]:
+    if negative := [(name, shape) for name, shape in shapes.items() if any(n < 0 for n in shape)]:
+        raise ValueError("the shape of {!r} is {}; no side is negative".format(*negative[0]))
     starts = accumulate((prod(shape) for shape in shapes.values()), initial=0)
     return tuple(
         Segment(name, shape, kinds.get(name, "other"), start, tied.get(name, ()))

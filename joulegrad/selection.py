@@ -37,6 +37,7 @@ from joulegrad.compressor import (
     with_innermost,
 )
 from joulegrad.cost import Cost, Finer, Prices, Uniform, check_cost, is_finite
+from joulegrad.kernels import reference
 from joulegrad.layout import Layout, Segment
 from joulegrad.sparse import SparseUpdate
 
@@ -62,6 +63,8 @@ class TopK(Rule):
     Reference: the paper, equation (1).
     """
 
+    meets_all = True
+
     k: int | None = None
     density: float | None = None
 
@@ -71,7 +74,7 @@ class TopK(Rule):
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
         """The k largest |g_j|."""
         k = how_many(self, state.prices.layout.size)
-        return kernels.largest(kernels.scores(update, power=1), k), state
+        return kernels.largest(kernels.Scores(update), k), state
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class CWMP(Rule):
     Reference: the paper, equations (4) and (5), Algorithm 1.
     """
 
+    meets_all = True
+
     k: int | None = None
     density: float | None = None
     _: KW_ONLY
@@ -121,10 +126,10 @@ class CWMP(Rule):
         """The k largest |g_j| / c_j, as many of them as the budget allows."""
         state = Priced(state.prices.to(update.device))
         k = how_many(self, state.prices.layout.size)
-        s = kernels.scores(update, self.power, state.prices)
+        scores = kernels.Scores(update, self.power, state.prices)
         if self.joules is None:
-            return kernels.largest(s, k), state
-        return kernels.prefix_within(s, k, self.joules, state.prices), state
+            return kernels.largest(scores, k), state
+        return kernels.prefix_within(scores, k, self.joules), state
 
 
 class Certificate(NamedTuple):
@@ -179,6 +184,8 @@ class BudgetedCWMP(Rule):
     Reference: the paper, equation (3) with (C1) and (C2); docs/theory.md for the certificate.
     """
 
+    meets_all = True
+
     k: int | None = None
     density: float | None = None
     _: KW_ONLY
@@ -204,7 +211,7 @@ class BudgetedCWMP(Rule):
         """The best set, with its certificate in the state."""
         prices = state.prices.to(update.device)
         k = how_many(self, prices.layout.size)
-        best = kernels.budgeted(kernels.scores(update, self.power), k, self.joules, prices)
+        best = kernels.budgeted(kernels.Scores(update, self.power, prices), k, self.joules)
         certificate = Certificate(
             best.value, best.bound, prices.total(best.indices), best.energy_price, best.entry_price
         )
@@ -234,6 +241,8 @@ class Threshold(Rule):
     Reference: the paper, Lemma 1 (λ is the threshold).
     """
 
+    meets_all = True
+
     at: float
     _: KW_ONLY
     cost: Cost = Uniform()
@@ -257,7 +266,7 @@ class Threshold(Rule):
         state = Priced(state.prices.to(update.device))
         limited = self.k is not None or self.density is not None
         k = how_many(self, state.prices.layout.size) if limited else None
-        return kernels.at_least(kernels.scores(update, self.power, state.prices), self.at, k), state
+        return kernels.at_least(kernels.Scores(update, self.power, state.prices), self.at, k), state
 
 
 class Drawn(NamedTuple):
@@ -316,7 +325,7 @@ class RandomK(Rule):
         sent, state = super().__call__(update, state)
         if self.unbiased and len(sent):
             values = sent.values * (sent.size / len(sent))
-            if kernels.first_nonfinite(values) is not None:
+            if not kernels.all_finite(values):
                 raise ValueError(f"an entry times d/k = {sent.size / len(sent):g} is too large for {values.dtype}")
             sent = replace(sent, values=values)
         return sent, state
@@ -417,7 +426,7 @@ class Blocks(Rule):
         """The entries of the blocks that the inner rule chooses."""
         blocks = Finer(state.prices, *(t.to(update.device) for t in self._blocks(state.prices.layout)))
         rule, inner = innermost(self), self.inner
-        worth = kernels.scores(update, getattr(rule, "power", 1))
+        worth = reference.values(kernels.Scores(update, getattr(rule, "power", 1)))
         worth = torch.segment_reduce(worth, "sum", lengths=blocks.lengths)
         if hasattr(rule, "power"):
             inner = with_innermost(inner, power=1)  # worth has been raised to it already

@@ -14,12 +14,13 @@ from torch import Tensor
 import joulegrad as jg
 from joulegrad import kernels
 from joulegrad.compressor import Priced
+from joulegrad.kernels import reference
 
 
 @dataclass(frozen=True)
 class OneTooMany(jg.Rule):
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
-        return kernels.largest(update.abs(), K + 1), state
+        return reference.best(update.abs(), K + 1), state
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Unsorted(jg.Rule):
     """Gets past the check of SparseUpdate, which is made on the CPU alone."""
 
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
-        return kernels.largest(update.abs(), K), state
+        return reference.best(update.abs(), K), state
 
     def __call__(self, update: Tensor, state: Priced) -> tuple[jg.SparseUpdate, Priced]:
         sent, state = super().__call__(update, state)
@@ -48,7 +49,7 @@ class Spoiler(jg.Rule):
     """Writes into the update."""
 
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
-        chosen = kernels.largest(update.abs(), K)
+        chosen = reference.best(update.abs(), K)
         update[chosen] += 1.0
         return chosen, state
 
@@ -93,7 +94,7 @@ class Scored(jg.Rule):
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
         everything = torch.arange(len(update))
         s = self.score(update.double().abs(), state.prices.at(everything))
-        return kernels.largest(s, K), state
+        return reference.best(s, K), state
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class Spendthrift(jg.Rule):
         return jg.Prices.of(self.cost, layout)
 
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
-        scores = kernels.scores(update, 1, state.prices)
-        return kernels.prefix_within(scores, SIZE, 1.1 * JOULES, state.prices), state
+        scores = kernels.Scores(update, 1, state.prices)
+        return kernels.prefix_within(scores, SIZE, 1.1 * JOULES), state
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class StrideBlind(jg.Rule):
         return super().__call__(torch.as_strided(update, (len(update),), (1,)), state)
 
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
-        return kernels.largest(update.abs(), K), state
+        return reference.best(update.abs(), K), state
 
 
 def by_place(g: Tensor, c: Tensor) -> Tensor:

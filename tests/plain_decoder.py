@@ -45,6 +45,14 @@ class RangeCoder:
         return self.at
 
 
+def unary(coder, most):
+    zeros = 0
+    while not coder.take():
+        zeros += 1
+        check(zeros <= most)
+    return zeros
+
+
 def number(data, at):
     value = 0
     for i in range(8):
@@ -67,7 +75,7 @@ def layer_header(data, at, n, inside=False):
         inner, at = layer_header(data, at, -(-n // s), True)
         k = inner[3] * s - (s - n % s if b else 0)
         return (6, s, n, k, 0, inner), at
-    check(method <= 5 and (method > 1 or not inside) and (b == 0 or method in (2, 3, 5)))
+    check((method > 1 or not inside) and (b == 0 or method in (2, 3, 5, 7)))
     if method == 1:
         k = n
     elif method >= 2:
@@ -92,15 +100,19 @@ def positions(data, at, header):
         found = [x for x in range(n) if bits.take()]
         at = bits.end()
     else:
-        bits = Bits(data, at)
-        remainders = [bits.take(b) for _ in range(n - k if method == 3 else k)]
+        bits, found, x, mean = Bits(data, at), [], -1, 8 * (b + 1)
+        count = n - k if method == 3 else k
+        remainders = [bits.take(b) for _ in range(count)] if method != 7 else []
         coder = RangeCoder(data, bits.end(), p) if method == 5 else bits
-        found, x = [], -1
-        for remainder in remainders:
-            x += 1 + remainder
-            while not coder.take():
-                x += 1 << b
-                check(x < n)
+        for i in range(count):
+            if method == 7:
+                order = max(0, mean // 8 - 1)
+                width = order + unary(bits, n)
+                gap = 2**width + bits.take(width) - 2**order
+                mean += gap.bit_length() - mean // 8
+            else:
+                gap = remainders[i] + (unary(coder, n - x) << b)
+            x += 1 + gap
             check(x < n)
             found.append(x)
         at = coder.end()

@@ -301,3 +301,5 @@ def test_from_shapes_refuses_what_makes_no_layout():
         Layout.from_shapes({})
     with pytest.raises(ValueError, match="kinds names parameters that shapes does not"):
         Layout.from_shapes({"a": (1,)}, {"b": "conv"})
+    with pytest.raises(ValueError, match=r"the shape of 'a' is \(2, -1\); no side is negative"):
+        Layout.from_shapes({"a": (2, -1)})

@@ -28,8 +28,7 @@ def test_every_public_name_has_a_docstring_with_an_example(name):
     public = getattr(joulegrad, name)
     text = inspect.getdoc(public)
     assert text, name
-    if name != "Cost":  # a protocol: its example is the head of cost.py
-        assert ">>>" in text, f"{name} has no doctest"
+    assert ">>>" in text, f"{name} has no doctest"
 
 
 def test_version_is_the_changelogs_newest():

@@ -201,6 +201,8 @@ def test_updates_that_do_not_fit():
         op(torch.zeros(4), op.init(flat(3)))
     with pytest.raises(ValueError, match=r"got shape \(3, 1\)"):
         op(torch.zeros(3, 1), op.init(flat(3)))
+    with pytest.raises(ValueError, match=r"a flat torch tensor, as Layout.grad gives, got ndarray"):
+        op(np.zeros(3), op.init(flat(3)))
     with pytest.raises(ValueError, match=r"float32, float16 or bfloat16, got torch.float64"):
         op(torch.zeros(3, dtype=torch.float64), op.init(flat(3)))
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import joulegrad as jg
 from joulegrad import kernels
 from joulegrad.cli import app
+from joulegrad.kernels import reference
 from joulegrad.lab import verify
 
 value = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1.0, -1.0, 2.0])
@@ -60,14 +61,27 @@ def test_verify_holds_and_says_so():
     assert "all 8 claims hold (seed 3)" in result.output
 
 
+honest = kernels.budgeted
+
+
 def cheat(**changes):
     """BudgetedCWMP with something wrong."""
 
-    def budgeted(worth, k, joules, prices):
-        found = kernels.reference.budgeted(worth, k, joules, prices)
+    def budgeted(scores, k, joules):
+        found = honest(scores, k, joules)
         return found._replace(**{name: change(found) for name, change in changes.items()})
 
     return budgeted
+
+
+def ranked_by(wrong):
+    """Top-k by something other than the scores; `wrong` gets the worths, and the costs where there are any."""
+
+    def largest(scores, k):
+        worth = reference.values(scores.worth)
+        return reference.best(wrong(worth, None if scores.prices is None else scores.prices.joules), k)
+
+    return largest
 
 
 @pytest.mark.parametrize(
@@ -75,12 +89,12 @@ def cheat(**changes):
     [
         ("budgeted", cheat(bound=lambda f: 0.99 * f.bound), "C1 and C2: optimum ≤ bound"),
         ("budgeted", cheat(indices=lambda f: f.indices[:0], value=lambda f: 0.0), "C1 and C2: two entries"),
-        ("budgeted", lambda w, k, e, p: kernels.reference.budgeted(w, k + 1, e, p), "C1 and C2: feasible"),
+        ("budgeted", lambda s, k, e: honest(s, k + 1, e), "C1 and C2: feasible"),
         ("budgeted", cheat(bound=lambda f: 1.001 * f.bound), "C1 and C2: a million entries"),
-        ("prefix_within", lambda s, k, e, p: kernels.reference.prefix_within(s, k, 0.9 * e, p), "Lemma 1"),
-        ("scores", lambda g, power, p=None: g.double().abs(), "Proposition 2"),
-        ("scores", lambda g, power, p=None: torch.arange(len(g)) * (1.0 if p else -1.0), "Proposition 2: equality"),
-        ("scores", lambda g, power, p=None: g.double().abs() * (p.joules if p else 1.0), "Unconditional"),
+        ("prefix_within", lambda s, k, e: reference.prefix_within(s, k, 0.9 * e), "Lemma 1"),
+        ("largest", ranked_by(lambda w, c: w), "Proposition 2"),
+        ("largest", ranked_by(lambda w, c: torch.arange(len(w)) * (1 if c is None else -1)), "Proposition 2: equality"),
+        ("largest", ranked_by(lambda w, c: w if c is None else w * c), "Unconditional"),
     ],
 )
 def test_verify_sees_each_claim_broken(monkeypatch, target, wrong, caught):

@@ -17,6 +17,7 @@ from wire_cases import BATCHNORM, LAYOUT, SIZES, cases, seal, sparse, supports
 
 import joulegrad as jg
 from joulegrad import decode, encode
+from joulegrad.kernels import bits
 from joulegrad.wire import errors, header
 
 CASES = list(cases())
@@ -89,6 +90,8 @@ def hard_supports() -> dict[str, np.ndarray]:
         "one-run": np.arange(2000, 90_000),
         "random-then-dense": np.concatenate([np.sort(rng.choice(200_000, 500, replace=False)), np.arange(250_000, d)]),
         "alternating": np.arange(0, d, 2),
+        "ever-larger": np.cumsum(np.arange(1, 800)),
+        "channels": np.flatnonzero(rng.random(d) < np.where(np.arange(d) // 4096 % 8 == 3, 0.1, 0.002)),
         "blocks-of-16": 1000 + np.flatnonzero(np.repeat(rng.random(300_000 // 16) < 0.01, 16)),
     }
 
@@ -104,6 +107,33 @@ def test_blocks_are_coded_as_blocks():
     blocks = jg.inspect(encode(sparse(hard_supports()["blocks-of-16"], layout=BIG), BIG), BIG)
     assert blocks.layers[1].coding.startswith("blocks of 16")
     assert blocks.index_bytes < 0.2 * blocks.entropy_bits / 8  # one index serves sixteen entries
+
+
+def test_clustered_supports_are_coded_adaptively():
+    found = jg.inspect(encode(sparse(hard_supports()["channels"], layout=BIG), BIG), BIG)
+    assert found.layers[1].coding == "adaptive"
+    assert found.index_bytes < 0.95 * found.entropy_bits / 8  # no bound where entries are not drawn at random
+    inside = np.repeat(hard_supports()["channels"][:2000] // 8, 8) * 8 + np.tile(np.arange(8), 2000)
+    found = jg.inspect(encode(sparse(np.unique(inside), layout=BIG), BIG), BIG)
+    assert found.layers[1].coding == "blocks of 8, adaptive"
+
+
+@pytest.mark.parametrize("gaps", [[2**33, 3, 2**35, 0, 2**34], [0] * 300 + [2**36] + [1] * 40, [2**20] * 9 + [2**37]])
+def test_gaps_that_no_word_holds(gaps):
+    huge = jg.Layout.from_shapes({"w": (2**38,)})
+    positions = np.cumsum(np.array(gaps) + 1) - 1
+    words = np.zeros(200, np.uint64)
+    for b in (0, 5, 31):
+        words[:] = 0
+        end = bits.write_adaptive(words, 7, positions, b)
+        assert end - 7 == bits.adaptive_bits(positions, b)
+        read = np.empty_like(positions)
+        assert bits.read_adaptive(words, 7, end, read, b, huge.size) == (bits.OK, end)
+        assert np.array_equal(read, positions)
+        assert bits.read_adaptive(words, 7, end - 1, read, b, huge.size)[0] == bits.TRUNCATED
+        assert bits.read_adaptive(words, 7, end, read, b, int(positions[-1]))[0] == bits.OUT_OF_RANGE
+    update = sparse(positions, layout=huge)
+    assert decode(encode(update, huge), huge) == update
 
 
 @settings(max_examples=400, deadline=None)
@@ -134,7 +164,7 @@ def test_sizes_are_what_they_should_be():
     dense = sparse(range(LAYOUT.size))
     assert len(encode(dense, LAYOUT)) == 28 + len(SIZES) + 4 * LAYOUT.size
     op = jg.Quantized(jg.TopK(density=1.0), bits=1)
-    signs, _ = op(torch.randn(10**6), op.init(one))
+    signs, _ = op(torch.linspace(-1, 2, 10**6), op.init(one))
     assert len(encode(signs, one)) == 28 + 1 + 4 + 10**6 // 8  # a 1-bit code costs 1 bit
 
 
@@ -161,7 +191,7 @@ HEAD = bytes([0] * 6)  # no entries in any layer
         (seal(HEAD, fingerprint=bytes(8)), errors.OtherModel, "layout 0000000000000000, ours is"),
         (seal(HEAD[:3]), errors.Truncated, "the bytes end inside one"),
         (seal(HEAD + b"\0"), errors.TrailingBytes, "1 bytes between the indices and the values"),
-        (seal(bytes([7]) + HEAD[1:]), errors.UnknownCoding, "an index coding that the format does not have, in conv"),
+        (seal(bytes([7]) + HEAD), errors.UnknownCoding, "an index coding that the format does not have, in conv"),
         (seal(bytes([8]) + HEAD[1:]), errors.UnknownCoding, "conv"),  # b where there is none
         (seal(bytes([0, 0, 1, 0, 0, 0])), errors.UnknownCoding, "in none"),  # all of nothing
         (seal(bytes([2, 145, 1]) + HEAD[1:]), errors.TooManyEntries, r"than there are in conv \(144 entries\)"),
@@ -195,6 +225,17 @@ HEAD = bytes([0] * 6)  # no entries in any layer
         (seal(bytes([5, 1, 1, 0]) + HEAD[1:] + b"\xff" * 8 + bytes(4)), errors.IndexOutOfRange, "conv"),
         (seal(bytes([5, 1, 0, 128]) + HEAD[1:] + b"\x00\x00\x00\x01" + bytes(4)), errors.NonZeroPadding, "conv"),
         (seal(bytes([5, 1, 0, 128]) + HEAD[1:] + b"\x00\x00" + bytes(4)), errors.Truncated, "conv"),
+        (
+            seal(bytes([7, 3]) + HEAD[1:] + b"\x80" + bytes(12)),
+            errors.Truncated,
+            "inside conv",
+        ),  # a last code of one bit
+        (seal(bytes([7, 1]) + HEAD[1:] + bytes(1) + bytes(4)), errors.Truncated, "conv"),  # zeros, and no one
+        (seal(bytes([7 | 31 << 3, 1]) + HEAD[1:] + b"\x01" + bytes(4)), errors.Truncated, "conv"),
+        (seal(bytes([7, 1]) + HEAD[1:] + b"\x80" + bytes(4)), errors.Truncated, "conv"),
+        (seal(bytes([7, 1]) + HEAD[1:] + b"\x80\x24" + bytes(4)), errors.IndexOutOfRange, "beyond conv"),
+        (seal(bytes([7, 1]) + HEAD[1:] + bytes(8) + b"\x01" + bytes(12)), errors.IndexOutOfRange, "conv"),
+        (seal(bytes([7, 1]) + HEAD[1:] + b"\x03" + bytes(4)), errors.NonZeroPadding, "after the indices of conv"),
         (
             # A layer of 1000 in blocks of 3: the last block has one entry, and b says that it was not sent.
             seal(bytes([0, 0, 0, 0, 6, 3, 2 | 8 << 3, 1, 0]) + b"\x4d\x02" + bytes(12)),

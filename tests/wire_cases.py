@@ -39,6 +39,7 @@ def supports() -> Iterator[tuple[str, np.ndarray]]:
     yield "clusters", np.flatnonzero(np.arange(d) % 100 < 13)
     yield "blocks-16", np.flatnonzero(np.repeat(rng.random(80) < 0.3, 16)[:d])
     yield "blocks-5-cut", np.concatenate([np.arange(152, 157), np.arange(1147, 1152), np.arange(1152, 1155)])
+    yield "channels", np.flatnonzero(rng.random(d) < np.where(np.arange(d) // 125 % 4 == 1, 0.4, 0.01))
     yield "all-but-one", np.delete(np.arange(d), 700)
     yield "all-but-last", np.arange(d - 1)
 

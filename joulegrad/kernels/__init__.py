@@ -1,17 +1,74 @@
-"""The arithmetic of selection. `reference` is the specification, in plain torch, on any device.
+"""The arithmetic of selection, by where the update lies.
 
-Faster kernels for a device must return the reference's result on every input; they would be chosen here,
-by the tensor's device, and nowhere else.
+reference    the specification: slow, obvious, plain torch on any device
+cpu          numba: about one reading of the update
+
+Every kernel returns the reference's result, to the bit, on every input; `chosen` says which one serves a device.
 """
 
-from joulegrad.kernels.reference import (
-    Budgeted,
-    at_least,
-    budgeted,
-    first_nonfinite,
-    largest,
-    prefix_within,
-    scores,
-)
+from __future__ import annotations
 
-__all__ = ["Budgeted", "at_least", "budgeted", "first_nonfinite", "largest", "prefix_within", "scores"]
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from joulegrad.kernels import reference
+from joulegrad.kernels.reference import Budgeted
+from joulegrad.kernels.scores import NotFinite, Scores
+
+__all__ = [
+    "Budgeted",
+    "NotFinite",
+    "Scores",
+    "all_finite",
+    "at_least",
+    "budgeted",
+    "chosen",
+    "largest",
+    "prefix_within",
+]
+
+
+def chosen(device: torch.device, dtype: torch.dtype = torch.float32) -> ModuleType:
+    """The kernels that serve updates there; float64, the worth of blocks, is the reference's."""
+    if device.type == "cpu" and dtype != torch.float64:
+        from joulegrad.kernels import cpu
+
+        return cpu
+    return reference
+
+
+def _of(update: Tensor) -> ModuleType:
+    return chosen(update.device, update.dtype)
+
+
+def all_finite(update: Tensor) -> bool:
+    """Whether there is no NaN and no infinity."""
+    return bool(_of(update).all_finite(update))
+
+
+def largest(scores: Scores, k: int) -> Tensor:
+    """Indices of the min(k, d) largest scores, ties to the lower index."""
+    found: Tensor = _of(scores.update).largest(scores, k)
+    return found
+
+
+def at_least(scores: Scores, threshold: float, k: int | None = None) -> Tensor:
+    """Indices of all scores ≥ threshold; where they are more than k, the k largest."""
+    found: Tensor = _of(scores.update).at_least(scores, threshold, k)
+    return found
+
+
+def prefix_within(scores: Scores, k: int, joules: float) -> Tensor:
+    """Indices of the longest prefix of the ranking with at most k entries and at most `joules`."""
+    return reference.prefix_within(scores, k, joules, largest)
+
+
+def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
+    """The most worth under both budgets, up to two entries, with a bound that no feasible set exceeds."""
+    if _of(scores.update) is reference:
+        return reference.budgeted(scores, k, joules)
+    from joulegrad.kernels import dual
+
+    return dual.budgeted(scores, k, joules)

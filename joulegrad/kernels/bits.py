@@ -5,12 +5,11 @@ they lie in 64-bit little-endian words; `at` is always a bit's place. Readers ne
 what the header of the layer announced, and answer with a status instead of raising: compiled code that meets
 hostile bytes.
 
-    gaps     Rice code of the gaps g_i = p_i − p_{i−1} − 1: all remainders, b bits each, then all quotients
-             g >> b in unary (zeros, then a one)
-    holes    the same of the positions that were not sent
-    ranged   gaps, with the unary bits range-coded at the probability that the header gives
-    bitmap   n bits
-    blocks   any of these over aligned blocks of s positions
+    gaps      Rice code of the gaps g_i = p_i − p_{i−1} − 1: all remainders, b bits each, then all quotients
+              g >> b in unary (zeros, then a one)
+    ranged    gaps, with the unary bits range-coded at the probability that the header gives
+    bitmap    n bits
+    adaptive  exponential Golomb code of the gaps, one after the other, of an order that follows them
 """
 
 from __future__ import annotations
@@ -23,20 +22,19 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from joulegrad.kernels.jit import jit
+from joulegrad.jit import jit
 
 Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-NONE, ALL, GAPS, HOLES, BITMAP, RANGED, BLOCKS = range(7)
 OK, TRUNCATED, OUT_OF_RANGE, COUNT, PADDING, METHOD, TOO_MANY, BLOCK, VARINT = range(9)
 
 ONE = np.uint64(1)
 ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 WORD32 = np.uint64(0xFFFFFFFF)
 TOP = np.uint64(1 << 24)  # the range coder keeps its range above this
-WORTHWHILE = 0.975  # range coding is slower, so it must save 2.5 %
+WIDEST = 56  # bits of the widest remainder that a reader follows: no layer has as many entries
 
 
 @intrinsic
@@ -47,6 +45,22 @@ def trailing_zeros(typing_context: Any, x: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.uint64(types.uint64), build
+
+
+@intrinsic
+def leading_zeros(typing_context: Any, x: Any) -> Any:
+    """How many zeros lie above the highest one (64 if there is none): a single instruction."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), build
+
+
+@jit
+def bit_length(x: int) -> int:
+    """As int.bit_length, of what is not negative."""
+    return 64 - np.int64(leading_zeros(np.uint64(x)))
 
 
 @jit
@@ -70,23 +84,6 @@ def increasing(indices: Ints, size: int) -> bool:
 
 
 @jit
-def block_of(p: Ints, n: int) -> int:
-    """The largest s such that the support is whole aligned blocks of s (the last one may be cut by n)."""
-    s = 0
-    for i in range(len(p)):
-        edges = (
-            p[i] if i == 0 or p[i - 1] + 1 < p[i] else 0,
-            p[i] + 1 if (i == len(p) - 1 or p[i] + 1 < p[i + 1]) and p[i] + 1 < n else 0,
-        )
-        for edge in edges:
-            while edge:
-                s, edge = edge, s % edge
-        if s == 1:
-            return 1
-    return s
-
-
-@jit
 def quotients(p: Ints, b: int) -> int:
     """Σ (g_i >> b): how many zeros the unary part has."""
     total, previous = 0, -1
@@ -97,21 +94,41 @@ def quotients(p: Ints, b: int) -> int:
 
 
 @jit
+def adaptive_bits(p: Ints, b: int) -> int:
+    """How many bits `write_adaptive` takes."""
+    mean, previous, bits = (b + 1) << 3, -1, 0
+    for x in p:
+        gap = x - previous - 1
+        previous = x
+        b = order(mean)
+        bits += 2 * bit_length(gap + (1 << b)) - 1 - b
+        mean = follow(mean, gap)
+    return bits
+
+
+@jit
+def order(mean: int) -> int:
+    """The order of the next code, from the running mean of the gaps' bit lengths, in eighths."""
+    return max(0, (mean >> 3) - 1)
+
+
+@jit
+def follow(mean: int, gap: int) -> int:
+    """The running mean after one more gap."""
+    return mean + bit_length(gap) - (mean >> 3)
+
+
+@jit
 def holes(p: Ints, n: int) -> Ints:
-    """The positions in [0, n) that are not in p."""
-    out = np.empty(n - len(p), np.int64)
-    at, x = 0, 0
-    for q in p:
-        while x < q:
-            out[at] = x
-            at += 1
-            x += 1
-        x = q + 1
-    while x < n:
+    """The positions in [0, n) that are not in p, which is not empty; no branch depends on where they are."""
+    out = np.empty(n - len(p) + 1, np.int64)
+    at, met, last = 0, 0, len(p) - 1
+    for x in range(n):
         out[at] = x
-        at += 1
-        x += 1
-    return out
+        sent = np.int64(p[min(met, last)] == x)
+        met += sent
+        at += 1 - sent
+    return out[:at]
 
 
 @jit
@@ -141,6 +158,25 @@ def write_remainders(words: Words, at: int, p: Ints, b: int) -> int:
         if s + b > 64:
             words[w + 1] |= low >> np.uint64(64 - s)
         at += b
+    return at
+
+
+@jit
+def write_adaptive(words: Words, at: int, p: Ints, b: int) -> int:
+    """Gap by gap: as many zeros as g + 2^b is longer than 2^b, a one, the rest of g + 2^b; returns the place after."""
+    mean, previous = (b + 1) << 3, -1
+    for x in p:
+        gap = x - previous - 1
+        previous = x
+        b = order(mean)
+        width = bit_length(gap + (1 << b)) - 1
+        at += width - b
+        code = np.uint64((gap + (1 << b) - (1 << width)) << 1 | 1)
+        w, s = at >> 6, np.uint64(at & 63)
+        words[w] |= code << s
+        words[w + 1] |= (code >> ONE) >> (np.uint64(63) - s)
+        at += width + 1
+        mean = follow(mean, gap)
     return at
 
 
@@ -185,11 +221,16 @@ def write_ranged(out: Bytes, at: int, p: Ints, b: int, probability: int) -> int:
 
 
 @jit
-def remainder(words: Words, at: int, b: int) -> int:
-    """The b bits from `at` on, without a branch: shifting by 1 and by 63 − s is shifting by 64 − s for any s."""
+def fetch(words: Words, at: int) -> int:
+    """The 64 bits from `at` on, without a branch: shifting by 1 and by 63 − s is shifting by 64 − s for any s."""
     w, s = at >> 6, np.uint64(at & 63)
-    low = (words[w] >> s) | ((words[w + 1] << ONE) << (np.uint64(63) - s))
-    return np.int64(low & ((ONE << np.uint64(b)) - ONE))
+    return np.uint64((words[w] >> s) | ((words[w + 1] << ONE) << (np.uint64(63) - s)))
+
+
+@jit
+def lowest(word: int, b: int) -> int:
+    """The b lowest bits."""
+    return np.int64(word & ((ONE << np.uint64(b)) - ONE))
 
 
 @jit
@@ -215,12 +256,44 @@ def read_gaps(words: Words, at: int, end: int, out: Ints, b: int, n: int) -> tup
             return OUT_OF_RANGE, here
         position += 1 + (quotient << b)
         if b:
-            position += remainder(words, low, b)
+            position += lowest(fetch(words, low), b)
         low += b
         if position >= n:
             return OUT_OF_RANGE, here
         out[i] = position
     return (OK if before < end else TRUNCATED), before + 1
+
+
+@jit
+def read_adaptive(words: Words, at: int, end: int, out: Ints, b: int, n: int) -> tuple[int, int]:
+    """Fill `out` with positions; (status, the place after). One fetch a gap, or two where it is very large."""
+    if at + len(out) > end:
+        return TRUNCATED, end
+    mean, position = (b + 1) << 3, -1
+    for i in range(len(out)):
+        b = order(mean)
+        word = fetch(words, at)
+        zeros = np.int64(trailing_zeros(word))
+        width = b + zeros
+        at += zeros + 1
+        if zeros + 1 + width <= 64:
+            word = (word >> np.uint64(zeros)) >> ONE
+        elif at > end:
+            return TRUNCATED, end
+        elif width > WIDEST:
+            return OUT_OF_RANGE, at
+        else:
+            word = fetch(words, at)
+        at += width
+        if at > end:
+            return TRUNCATED, end
+        gap = lowest(word, width) + (1 << width) - (1 << b)
+        position += 1 + gap
+        if position >= n:
+            return OUT_OF_RANGE, at
+        out[i] = position
+        mean = follow(mean, gap)
+    return OK, at
 
 
 @jit
@@ -280,7 +353,7 @@ def read_ranged(
             if one:
                 break
         if b:
-            position += remainder(words, low, b)
+            position += lowest(fetch(words, low), b)
             low += b
         if position >= n:
             return OUT_OF_RANGE, at
@@ -288,217 +361,3 @@ def read_ranged(
     if low & 7 and data[low >> 3] >> (low & 7):
         return PADDING, low >> 3
     return (OK if code == 0 else PADDING), at
-
-
-@jit
-def best_b(p: Ints, n: int) -> tuple[int, int]:
-    """The Rice parameter that takes the fewest bits, and how many: the cost is convex in b."""
-    k, b = len(p), 0
-    while k << (b + 1) <= n - k:
-        b += 1
-    bits = k * (1 + b) + quotients(p, b)
-    for step in (-1, 1):
-        while 0 <= b + step <= 31:
-            other = k * (1 + b + step) + quotients(p, b + step)
-            if other >= bits:
-                break
-            b, bits = b + step, other
-    return b, bits
-
-
-@jit
-def plan(p: Ints, n: int) -> tuple[int, int, int, int]:
-    """(method, b, probability, bits) of the shortest coding without blocks."""
-    k = len(p)
-    if k == 0:
-        return NONE, 0, 0, 0
-    if k == n:
-        return ALL, 0, 0, 0
-    b, bits = best_b(p, n)
-    method = GAPS
-    if 2 * k > n:
-        other, shorter = best_b(holes(p, n), n)
-        if shorter < bits:
-            method, b, bits = HOLES, other, shorter
-    if n < bits:
-        method, b, bits = BITMAP, 0, n
-    r = 0
-    while k << (r + 5) <= n:
-        r += 1
-    decisions = k + quotients(p, r)
-    share = k / decisions
-    entropy = -np.log2(share) * k
-    if share < 1:
-        entropy -= np.log2(1 - share) * (decisions - k)
-    ranged = k * r + int(entropy) + 64
-    if ranged < WORTHWHILE * bits:
-        return RANGED, r, min(max(int(share * 65536 + 0.5), 1), 65535), ranged
-    return method, b, 0, bits
-
-
-@jit
-def blocks_of(p: Ints, s: int) -> Ints:
-    """Which blocks of s hold the positions."""
-    out = np.empty(len(p), np.int64)
-    count = 0
-    for x in p:
-        if count == 0 or out[count - 1] != x // s:
-            out[count] = x // s
-            count += 1
-    return out[:count]
-
-
-@jit
-def write_layer(data: Bytes, words: Words, at: int, p: Ints, n: int, method: int, b: int, probability: int) -> int:
-    """Write a layer's positions from byte `at` on; returns the byte after."""
-    if method == BITMAP:
-        write_bitmap(words, at << 3, p)
-        return at + ((n + 7) >> 3)
-    if method == RANGED:
-        at = (write_remainders(words, at << 3, p, b) + 7) >> 3
-        return write_ranged(data, at, p, b, probability)
-    if method == GAPS:
-        return (write_gaps(words, at << 3, p, b) + 7) >> 3
-    if method == HOLES:
-        return (write_gaps(words, at << 3, holes(p, n), b) + 7) >> 3
-    return at
-
-
-@jit
-def read_layer(
-    data: Bytes, words: Words, at: int, end: int, out: Ints, n: int, method: int, b: int, probability: int
-) -> tuple[int, int]:
-    """Read a layer's positions from byte `at` on into `out`; (status, the byte after, or where it is wrong)."""
-    status, k = OK, len(out)
-    place, last = at << 3, end << 3
-    if method == ALL:
-        for i in range(k):
-            out[i] = i
-    elif method == GAPS:
-        status, place = read_gaps(words, place, last, out, b, n)
-    elif method == BITMAP:
-        status, place = read_bitmap(words, place, last, out, n)
-    elif method == RANGED:
-        status, after = read_ranged(data, words, at, end, out, b, n, probability)
-        place = after << 3
-    elif method == HOLES:
-        if place + n - k > last:
-            return TRUNCATED, end
-        missing = np.empty(n - k, np.int64)
-        status, place = read_gaps(words, place, last, missing, b, n)
-        if status == OK:
-            out[:] = holes(missing, n)
-    if status != OK:
-        return status, place >> 3
-    if place & 7 and data[place >> 3] >> (place & 7):
-        return PADDING, place >> 3
-    return OK, (place + 7) >> 3
-
-
-@jit
-def read_all(
-    data: Bytes, words: Words, at: int, end: int, out: Ints, layers: Ints, starts: Ints, sizes: Ints
-) -> tuple[int, int, int]:
-    """Read every layer's indices into `out`, and its bytes into the last column of `layers`; (status, layer, byte)."""
-    done = 0
-    for i in range(len(sizes)):
-        method, b, probability, s, count, entries, _ = layers[i]
-        first = at
-        if method == NONE:
-            continue
-        mine = out[done : done + entries]
-        if s == 1:
-            status, at = read_layer(data, words, at, end, mine, sizes[i], method, b, probability)
-            if status != OK:
-                return status, i, at
-        else:
-            blocks = np.empty(count, np.int64)
-            n = (sizes[i] + s - 1) // s
-            status, at = read_layer(data, words, at, end, blocks, n, method, b, probability)
-            if status != OK:
-                return status, i, at
-            filled = 0
-            for block in blocks:
-                for x in range(block * s, min(block * s + s, sizes[i])):
-                    if filled == entries:
-                        return COUNT, i, at
-                    mine[filled] = x
-                    filled += 1
-            if filled != entries:
-                return COUNT, i, at
-        for j in range(entries):
-            mine[j] += starts[i]
-        done += entries
-        layers[i, 6] = at - first
-    return OK, len(sizes), at
-
-
-@jit
-def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """(status, value, the byte after): 7 bits a byte from the lowest up, the shortest form only."""
-    value, shift = 0, 0
-    while at < end:
-        byte = np.int64(data[at])
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return (VARINT if byte == 0 and shift else OK), value, at
-        shift += 7
-        if shift > 56:
-            return VARINT, value, at
-    return TRUNCATED, value, at
-
-
-@jit
-def read_headers(data: Bytes, at: int, end: int, sizes: Ints, layers: Ints) -> tuple[int, int, int]:
-    """Fill `layers` with (method, b, probability, block, count, entries, -) each; (status, layer, byte)."""
-    for i in range(len(sizes)):
-        n, s, short = sizes[i], 1, 0
-        if at >= end:
-            return TRUNCATED, i, at
-        method, b = np.int64(data[at]) & 7, np.int64(data[at]) >> 3
-        at += 1
-        if method == BLOCKS:
-            if b > 1:
-                return METHOD, i, at - 1
-            short = b
-            status, s, at = read_varint(data, at, end)
-            if status != OK:
-                return status, i, at
-            if s < 2 or s > n:
-                return BLOCK, i, at
-            if at >= end:
-                return TRUNCATED, i, at
-            method, b = np.int64(data[at]) & 7, np.int64(data[at]) >> 3
-            at += 1
-            if method < GAPS or method == BLOCKS:
-                return METHOD, i, at - 1
-            if short and n % s == 0:
-                return BLOCK, i, at
-            n = (n + s - 1) // s
-        if method > BLOCKS or (b and (method <= ALL or method == BITMAP)) or (method == ALL and n == 0):
-            return METHOD, i, at - 1
-        count, probability = 0, 0
-        if method == ALL:
-            count = n
-        elif method != NONE:
-            status, count, at = read_varint(data, at, end)
-            if status != OK:
-                return status, i, at
-            if count > n:
-                return TOO_MANY, i, at
-            if count == 0 or count == n:
-                return METHOD, i, at  # none and all have their own methods
-        if method == RANGED:
-            if at + 2 > end:
-                return TRUNCATED, i, end
-            probability = np.int64(data[at]) | np.int64(data[at + 1]) << 8
-            at += 2
-            if probability == 0:
-                return METHOD, i, at
-        entries = count * s - (n * s - sizes[i] if short else 0)
-        if entries > sizes[i]:
-            return BLOCK, i, at
-        layers[i, 0], layers[i, 1], layers[i, 2] = method, b, probability
-        layers[i, 3], layers[i, 4], layers[i, 5] = s, count, entries
-    return OK, len(sizes), at

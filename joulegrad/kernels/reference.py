@@ -5,40 +5,58 @@ Every faster kernel must equal these functions on every input:
 - scores are float64: |g|^power / c, one rounding a step;
 - of equal scores the lower index goes first;
 - indices come back strictly increasing (int64), on the update's device;
-- sums of joules are the correctly rounded float64 sum, whatever the order (`Prices.total`).
+- sums of joules are the correctly rounded float64 sum, whatever the order (`Prices.total`);
+- a NaN or an infinity raises `NotFinite`.
 """
 
 from __future__ import annotations
 
 import math
+import struct
+import sys
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from joulegrad import exact
 from joulegrad.cost import Prices
+from joulegrad.kernels.scores import NotFinite, Scores
 
-__all__ = ["Budgeted", "at_least", "budgeted", "first_nonfinite", "largest", "prefix_within", "scores"]
-
-
-def first_nonfinite(g: Tensor) -> int | None:
-    """The lowest index of a NaN or an infinity, None where there is none."""
-    finite = torch.isfinite(g)
-    return None if bool(finite.all()) else int((~finite).nonzero()[0])
+__all__ = ["Budgeted", "all_finite", "at_least", "best", "budgeted", "largest", "merge", "prefix_within", "values"]
 
 
-def scores(g: Tensor, power: int, prices: Prices | None = None) -> Tensor:
-    """s_j = |g_j|^power / c_j in float64; without prices, |g_j|^power."""
-    s = g.to(torch.float64).abs()
+def all_finite(update: Tensor) -> bool:
+    """Whether there is no NaN and no infinity."""
+    return bool(torch.isfinite(update).all())
+
+
+def values(scores: Scores) -> Tensor:
+    """All scores, in float64."""
+    update, power, prices = scores
+    if not all_finite(update):
+        raise NotFinite
+    s = update.to(torch.float64).abs()
     s = s * s if power == 2 else s
-    if prices is None:
-        return s
-    return _each_segment(s, prices, lambda part, c: part / c)
+    return s if prices is None else _each_segment(s, prices, lambda part, c: part / c)
 
 
-def largest(s: Tensor, k: int) -> Tensor:
-    """Indices of the min(k, d) largest: all above the k-th largest, and of those equal to it the first."""
+def largest(scores: Scores, k: int) -> Tensor:
+    """Indices of the min(k, d) largest scores, ties to the lower index."""
+    return best(values(scores), k)
+
+
+def at_least(scores: Scores, threshold: float, k: int | None = None) -> Tensor:
+    """Indices of all scores ≥ threshold; where they are more than k, the k largest."""
+    s = values(scores)
+    chosen = best(s, len(s) if k is None else k)
+    return chosen[s[chosen] >= threshold]
+
+
+def best(s: Tensor, k: int) -> Tensor:
+    """Indices of the min(k, d) largest numbers: all above the k-th largest, and of those equal to it the first."""
     d = s.numel()
     if k >= d:
         return torch.arange(d, device=s.device)
@@ -51,19 +69,36 @@ def largest(s: Tensor, k: int) -> Tensor:
     return taken.nonzero().squeeze(1)
 
 
-def at_least(s: Tensor, threshold: float, k: int | None = None) -> Tensor:
-    """Indices of all scores ≥ threshold; where they are more than k, the k largest."""
-    if k is None:
-        return (s >= threshold).nonzero().squeeze(1)
-    best = largest(s, k)
-    return best[s[best] >= threshold]
+def prefix_within(scores: Scores, k: int, joules: float, find: Callable[[Scores, int], Tensor] = largest) -> Tensor:
+    """Indices of the longest prefix of the ranking with at most k entries and at most `joules`.
+
+    `find` is the kernel that gives the k largest.
+    """
+    prices = priced(scores)
+    chosen = find(scores, k)
+    if prices.total(chosen) <= joules:
+        return chosen
+    ranked = chosen[values_at(scores, chosen).sort(descending=True, stable=True).indices]
+
+    def fits(n: int) -> bool:
+        return prices.total(ranked[:n].sort().values) <= joules
+
+    running = prices.at(ranked).cumsum(0)
+    guess = int(torch.searchsorted(running, joules, right=True))
+    # The running sum finds the place up to rounding; the sum that is reported decides.
+    low, high = (guess, len(ranked)) if fits(guess) else (0, guess - 1)
+    while low < high:
+        middle = low + 1 if low == guess else (low + high + 1) // 2  # the guess is nearly always right
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return ranked[:low].sort().values
 
 
-def prefix_within(s: Tensor, k: int, joules: float, prices: Prices) -> Tensor:
-    """Indices of the longest prefix of the ranking with at most k entries and at most `joules`."""
-    best = largest(s, k)
-    ranked = best[s[best].sort(descending=True, stable=True).indices]
-    return _longest_prefix(ranked, joules, prices).sort().values
+def values_at(scores: Scores, indices: Tensor) -> Tensor:
+    """The scores of some entries, in float64."""
+    update, power, prices = scores
+    s = update[indices].to(torch.float64).abs()
+    s = s * s if power == 2 else s
+    return s if prices is None else s / prices.at(indices)
 
 
 class Budgeted(NamedTuple):
@@ -76,127 +111,168 @@ class Budgeted(NamedTuple):
     entry_price: float  # ν, worth per entry
 
 
-def budgeted(worth: Tensor, k: int, joules: float, prices: Prices) -> Budgeted:
-    """Maximise Σ_{j∈S} worth_j subject to |S| ≤ k and μ(S) ≤ joules, up to two entries' worth.
+class Dual(NamedTuple):
+    """D(λ) = λE + Σ_{j∈S(λ)} (w_j − λ c_j), an upper bound whatever λ is."""
 
-    The Lagrangian dual D(λ) = λE + Σ of the k largest positive (worth_j − λ c_j) is convex and piecewise
-    linear in λ; every λ gives an upper bound. Its minimum lies where the chosen set's energy crosses E. Two
-    sets bracket it, `over` (too much energy, λ too low) and `under`; the next λ is where their two tangents
-    meet. When D lies on the tangents there, both sets are optimal at that λ, and the best mixture of the two
-    (which the LP's basic solution is, with at most two fractional entries) is rounded down.
+    bound: float
+    energy_price: float
+    entry_price: float
+
+
+class Sides(NamedTuple):
+    """The sets on the two sides of the budget, by what they share; each part increasing."""
+
+    shared: Tensor
+    worth: Fraction  # of what is shared, and its energy
+    energy: Fraction
+    over: Tensor  # only in the set that is over the budget
+    under: Tensor  # only in the set that is within
+
+
+def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
+    """Maximise Σ_{j∈S} w_j, w_j = |g_j|^power, subject to |S| ≤ k and μ(S) ≤ joules, up to two entries' worth.
+
+    At a price λ of energy, the best set S(λ) holds the k largest positive w_j − λ c_j; its energy falls as λ rises.
+    Halving finds two neighbouring floats, `low` at which it is above the budget and `high` at which it is not. The two
+    sets differ in entries that are worth the same at that price; `finish` makes the best of them. Any price gives an
+    upper bound, D(λ) = λE + Σ_{j∈S(λ)} (w_j − λ c_j); it is least where the energy crosses the budget.
     """
-    # An entry that costs more than the whole budget is in no feasible set.
-    worth = _affordable(worth, prices, joules)
+    prices = priced(scores)
+    w = _each_segment(values(scores.worth), prices, lambda part, c: torch.where(c <= joules, part, 0.0))
 
     def best_at(price: float) -> tuple[Tensor, Tensor]:
-        reduced = _each_segment(worth, prices, lambda w, c: w - price * c)
-        chosen = largest(reduced, k)
+        reduced = _each_segment(w, prices, lambda part, c: part - price * c)
+        chosen = best(reduced, k)
         chosen = chosen[reduced[chosen] > 0]
         return chosen, reduced[chosen]
 
-    def line(chosen: Tensor) -> tuple[float, float]:
-        return math.fsum(worth[chosen].tolist()), prices.total(chosen)
-
-    over, _ = best_at(0.0)
-    value, energy = line(over)
-    if energy <= joules:
-        return Budgeted(over, value, value, 0.0, float(worth[over].min()) if 0 < len(over) == k else 0.0)
-    over_at, under_at = 0.0, float(_each_segment(worth, prices, lambda w, c: w / c).max())
-    under = over[:0]
-    (v_over, e_over), (v_under, e_under) = (value, energy), (0.0, 0.0)
-    bound, at, entry_price = under_at * joules, under_at, 0.0
-    for step in range(200):
-        halve = step % 4 == 3  # tangents alone can close in from one side only
-        price = (over_at + under_at) / 2 if halve else (v_over - v_under) / (e_over - e_under)
-        if not over_at < price < under_at:
-            break
-        chosen, reduced = best_at(price)
-        dual = price * joules + math.fsum(reduced.tolist())
-        if dual < bound:
-            bound, at = dual, price
-            entry_price = float(reduced.min()) if 0 < len(chosen) == k else 0.0
-        value, energy = line(chosen)
-        tangents = v_over + price * (joules - e_over)
-        if energy > joules:
-            over, over_at, v_over, e_over = chosen, price, value, energy
+    low, high = 0.0, 0.0
+    if prices.total(best_at(low)[0]) > joules:
+        high = sys.float_info.max
+    while (price := between(low, high)) is not None:
+        if prices.total(best_at(price)[0]) > joules:
+            low = price
         else:
-            under, under_at, v_under, e_under = chosen, price, value, energy
-        if not halve and dual <= tangents + 1e-13 * abs(tangents):
-            break
-    dominant = worth.argmax().unsqueeze(0)[: min(k, 1)]  # one entry may outweigh all that the mixture keeps
-    candidates = [under, _mixture(over, under, k, joules, prices), dominant]
-    filled = [_filled(chosen, worth, k, joules, prices) for chosen in candidates]
-    value, best = max(((line(s)[0], i) for i, s in enumerate(filled)), key=lambda pair: pair[0])
-    return Budgeted(filled[best], value, max(bound, value), at, entry_price)
+            high = price
+    over, (under, reduced) = best_at(low)[0], best_at(high)
+    common = torch.isin(under, over)
+    shared = under[common]
+    paid = prices.exact(shared)
+    sides = Sides(shared, exact.total(w[shared]), paid, over[~torch.isin(over, under)], under[~common])
+    return finish(scores, sides, k, joules, dual(high, joules, k, reduced), largest, merge)
 
 
-def _mixture(over: Tensor, under: Tensor, k: int, joules: float, prices: Prices) -> Tensor:
-    """Round the mixture of two sets that are optimal at the same λ.
+def dual(price: float, joules: float, k: int, reduced: Tensor) -> Dual:
+    """The bound D(λ), where the best set's entries are worth `reduced` beyond their price."""
+    entry_price = float(reduced.min()) if 0 < len(reduced) == k else 0.0
+    return Dual(price * joules + float(exact.total(reduced)), price, entry_price)
 
-    They differ in entries whose worth is λc + ν: dearer is worth more. So, of those sorted by cost, take the
-    dearest run of consecutive ones that fits beside what the two sets share: one swap further would break
-    the budget, hence less than one entry's worth is lost.
+
+def priced(scores: Scores) -> Prices:
+    """The prices, which a budget of joules needs."""
+    if scores.prices is None:
+        raise ValueError("a budget of joules needs prices")
+    return scores.prices
+
+
+def between(low: float, high: float) -> float | None:
+    """The float whose bits are halfway between those of two that are not negative; None between neighbours."""
+    a, b = (struct.unpack("<q", struct.pack("<d", x))[0] for x in (low, high))
+    return struct.unpack("<d", struct.pack("<q", (a + b) // 2))[0] if b - a > 1 else None
+
+
+def merge(a: Tensor, b: Tensor) -> Tensor:
+    """Two increasing sequences as one."""
+    return torch.cat([a, b]).sort().values
+
+
+REACH = 1024  # how far down the ranking the joules that are left over look for entries that they can pay
+
+
+def finish(
+    scores: Scores,
+    sides: Sides,
+    k: int,
+    joules: float,
+    dual: Dual,
+    largest: Callable[[Scores, int], Tensor],
+    merge: Callable[[Tensor, Tensor], Tensor],
+    ceiling: float = math.inf,
+) -> Budgeted:
+    """Round the two sides of the budget to one feasible set, and spend what is left beside it.
+
+    The set within the budget, the mixture of both sides, or the one entry that is worth more than either. No entry is
+    worth more than `ceiling`: where the set already is, nobody needs to look for that one.
     """
-    shared = under[torch.isin(under, over)]
-    either, times = torch.cat([over, under]).unique(return_counts=True)
-    loose = either[times == 1]
+    prices = priced(scores)
+    mixed = _mixture(sides, k - len(sides.shared), joules, prices)
+    beside, worth = max(((part, _worth(scores, part)) for part in (sides.under, mixed)), key=lambda pair: pair[1])
+    chosen, worth, spent = merge(sides.shared, beside), sides.worth + worth, sides.energy + prices.exact(beside)
+    if k and float(worth) < ceiling:
+        payable = _payable(scores, joules).worth
+        dominant = largest(payable, 1)
+        if (alone := _worth(payable, dominant)) > worth:
+            chosen, worth, spent = dominant, alone, prices.exact(dominant)
+    room = joules - float(spent)
+    if len(chosen) < k and room >= prices.cheapest:
+        update = scores.update.clone()
+        update[chosen] = 0
+        left = _payable(scores._replace(update=update), room)
+        ranked = largest(left, REACH)
+        density, order = values_at(left, ranked).sort(descending=True, stable=True)
+        added = _that_fit(ranked[order[density > 0]], k - len(chosen), joules, spent, prices)
+        chosen, worth = merge(chosen, added), worth + _worth(scores, added)
+    value = float(worth)
+    return Budgeted(chosen, value, max(dual.bound, value), dual.energy_price, dual.entry_price)
+
+
+def _worth(scores: Scores, indices: Tensor) -> Fraction:
+    return exact.total(values_at(scores.worth, indices))
+
+
+def _payable(scores: Scores, joules: float) -> Scores:
+    """The scores, 0 where an entry costs more than there is."""
+    prices = priced(scores)
+    if bool((prices.joules <= joules).all()):
+        return scores
+    update = _each_segment(scores.update, prices, lambda part, c: torch.where(c <= joules, part, 0.0))
+    return scores._replace(update=update)
+
+
+def _mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
+    """Round the mixture of two sets that are optimal at the same λ, by what they do not share.
+
+    Those entries' worth is λc + ν: dearer is worth more. So, of those sorted by cost, take the dearest run of
+    consecutive ones that fits beside what is shared: one swap further would break the budget, hence less than one
+    entry's worth is lost.
+    """
+    loose = torch.cat([sides.over, sides.under]).sort().values
     cost = prices.at(loose)
     order = cost.sort(stable=True).indices
     loose, cost = loose[order], cost[order]
-    room = joules - prices.total(shared)
-    n = min(k - len(shared), len(loose))
+    n, left = min(room, len(loose)), joules - float(sides.energy)
     total = torch.cat([cost.new_zeros(1), cost.cumsum(0)])
     runs = total[n:] - total[: len(total) - n]  # energy of the run of n that starts at each place
-    fitting = int(torch.searchsorted(runs, room, right=True))
+    fitting = int(torch.searchsorted(runs, left, right=True))
     if fitting > 0:
         start = int(torch.searchsorted(runs, runs[fitting - 1]))  # of equally dear runs the first
         picked = loose[start : start + n]
     else:
-        picked = loose[: int(torch.searchsorted(total, room, right=True)) - 1]
-    while len(picked) and prices.total(torch.cat([shared, picked])) > joules:  # the last bit of the sums
+        picked = loose[: int(torch.searchsorted(total, left, right=True)) - 1]
+    while len(picked) and float(sides.energy + prices.exact(picked.sort().values)) > joules:  # the last bit of the sums
         picked = picked[:-1]
-    return torch.cat([shared, picked]).sort().values
+    return picked.sort().values
 
 
-def _filled(chosen: Tensor, worth: Tensor, k: int, joules: float, prices: Prices) -> Tensor:
-    """Spend what is left: the longest prefix of the ranking by worth per joule, among what still fits."""
-    density = _each_segment(worth, prices, lambda w, c: w / c)
-    density[chosen] = 0.0
-    while len(chosen) < k:
-        room = joules - prices.total(chosen)
-        density = _affordable(density, prices, room)
-        fits = largest(density, k - len(chosen))
-        fits = fits[density[fits] > 0]
-        ranked = fits[density[fits].sort(descending=True, stable=True).indices]
-        added = _longest_prefix(ranked, joules, prices, chosen)
-        if not len(added):
-            break
-        density[added] = 0.0
-        chosen = torch.cat([chosen, added])
-    return chosen.sort().values
-
-
-def _longest_prefix(ranked: Tensor, joules: float, prices: Prices, beside: Tensor | None = None) -> Tensor:
-    """As many of the ranked entries, in order, as the budget allows beside those that are in already."""
-
-    def fits(n: int) -> bool:
-        taken = ranked[:n] if beside is None else torch.cat([beside, ranked[:n]])
-        return prices.total(taken) <= joules
-
-    room = joules if beside is None else joules - prices.total(beside)
-    running = prices.at(ranked).cumsum(0)
-    guess = int(torch.searchsorted(running, room, right=True))
-    # The running sum finds the place up to rounding; the sum that is reported decides.
-    low, high = (guess, len(ranked)) if fits(guess) else (0, guess - 1)
-    while low < high:
-        middle = low + 1 if low == guess else (low + high + 1) // 2  # the guess is nearly always right
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return ranked[:low]
-
-
-def _affordable(x: Tensor, prices: Prices, joules: float) -> Tensor:
-    """x_j where c_j ≤ joules, 0 elsewhere."""
-    return _each_segment(x, prices, lambda part, c: torch.where(c <= joules, part, 0.0))
+def _that_fit(ranked: Tensor, places: int, joules: float, spent: Fraction, prices: Prices) -> Tensor:
+    """Those of the ranked entries, in order, that the joules still pay."""
+    added: list[int] = []
+    for i in ranked.tolist():
+        cost = prices.exact(torch.tensor([i], device=ranked.device))
+        if len(added) < places and float(spent + cost) <= joules:
+            spent += cost
+            added.append(i)
+    return torch.tensor(sorted(added), dtype=torch.int64, device=ranked.device)
 
 
 def _each_segment(x: Tensor, prices: Prices, f: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

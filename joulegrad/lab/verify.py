@@ -23,6 +23,7 @@ from torch import Tensor
 
 from joulegrad import kernels
 from joulegrad.cost import Cost, PerEntry, Prices
+from joulegrad.kernels import reference
 from joulegrad.layout import Layout
 from joulegrad.selection import CWMP, BudgetedCWMP, Certificate, TopK
 
@@ -86,8 +87,8 @@ def lemma_1(rng: np.random.Generator, instances: int = 60) -> Check:
 def _fractional(g: Floats, c: Floats, budget: float) -> float:
     """The ranking's solution of the relaxation: a prefix, and the fraction of the next entry that still fits."""
     update, prices = torch.from_numpy(g), _prices(c)
-    s = kernels.scores(update, 1, prices)
-    whole = kernels.prefix_within(s, len(g), budget, prices)
+    scores = kernels.Scores(update, 1, prices)
+    whole, s = kernels.prefix_within(scores, len(g), budget), reference.values(scores)
     value, left = float(np.abs(g[whole.numpy()]).sum()), budget - prices.total(whole)
     s[whole] = -1.0
     following = int(s.argmax())
@@ -131,6 +132,7 @@ def million(rng: np.random.Generator) -> Check:
     """At a million entries the certificate is tight."""
     d, worst, n = 1_000_000, 0.0, 0
     g = rng.standard_t(3, d) * np.repeat(rng.lognormal(0, 1, 20), d // 20)
+    g = _float32(g)
     for costs in (rng.lognormal(0, 1, d), np.repeat(rng.choice([1.0, 2.0, 5.0], 20), d // 20)):
         for density, share in ((0.01, 0.5), (0.1, 0.8), (1.0, 0.01)):
             k = int(density * d)
@@ -193,8 +195,8 @@ def _chosen(g: Floats, c: Floats, k: int) -> tuple[Tensor, Tensor]:
 def _solve(g: Floats, c: Floats, k: int, joules: float) -> tuple[Tensor, Certificate]:
     op = BudgetedCWMP(k=k, joules=joules, cost=_cost(c))
     state: Any
-    indices, state = op.choose(torch.from_numpy(g), op.init(_layout(len(g))))
-    return indices, state.certificate
+    sent, state = op(torch.from_numpy(g).float(), op.init(_layout(len(g))))
+    return sent.indices, state.certificate
 
 
 def _integer_optimum(g: Floats, c: Floats, k: int, joules: float) -> float:
@@ -246,7 +248,12 @@ def _knapsacks(rng: np.random.Generator, instances: int) -> Iterator[tuple[Float
 def _draw(rng: np.random.Generator, d: int) -> tuple[Floats, Floats]:
     g = rng.standard_normal(d) * rng.lognormal(0, 1, d)
     c = rng.choice([1.0, 5.0], d) if rng.random() < 0.5 else rng.lognormal(0, 1, d)
-    return g, c
+    return _float32(g), c
+
+
+def _float32(g: Floats) -> Floats:
+    """What an update can hold, so that solvers see the very same numbers."""
+    return g.astype(np.float32).astype(np.float64)
 
 
 Draw = Callable[[np.random.Generator, int], Floats]

@@ -2,7 +2,7 @@
 
     header   28 bytes: magic, version, value coding, flags, layout fingerprint, length, checksum
     layers   a few bytes each: how the layer's indices are coded, and how many entries it has
-    indices  each layer's in the shortest of Rice-coded gaps or holes, a bitmap, a range code; or by whole blocks
+    indices  each layer's in the shortest of Rice-coded gaps or holes, a bitmap, an adaptive code, a range code, blocks
     scales   one float32 a layer with entries, where values are quantised
     values   float32, float16, bfloat16, or codes of 1, 2, 4 or 8 bits
     buffers  the layout's averaged buffers, float32

@@ -86,24 +86,24 @@ LONGEST_LAYER = 24  # bytes of one layer's header: two methods, two numbers, a p
 
 
 def _layers(view: memoryview, layout: Layout) -> tuple[NDArray[np.int64], int]:
-    from joulegrad.kernels import bits
+    from joulegrad.kernels import supports
 
     end = min(len(view), header.LAYOUT.size + LONGEST_LAYER * len(layout.segments))
     layers = np.zeros((len(layout.segments), 7), np.int64)
     _, sizes = _places(layout)
-    status, layer, at = bits.read_headers(np.array(view[:end]), header.LAYOUT.size, end, sizes, layers)
+    status, layer, at = supports.read_headers(np.array(view[:end]), header.LAYOUT.size, end, sizes, layers)
     _raise(status, layer, at, layout)
     return layers, at
 
 
 def _indices(view: memoryview, at: int, end: int, layers: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
-    from joulegrad.kernels import bits
+    from joulegrad.kernels import supports
 
     words = np.zeros(end // 8 + 2, "<u8")  # a copy, so that compiled code may read whole words past the end
     data = words.view(np.uint8)
     data[:end] = np.frombuffer(view[:end], np.uint8)
     out = np.empty(int(layers[:, 5].sum()), np.int64)
-    status, layer, at = bits.read_all(data, words, at, end, out, layers, *_places(layout))
+    status, layer, at = supports.read_all(data, words, at, end, out, layers, *_places(layout))
     _raise(status, layer, at, layout)
     if at != end:
         raise TrailingBytes(f"{end - at} bytes between the indices and the values belong to nothing", at)

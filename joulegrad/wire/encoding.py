@@ -47,39 +47,39 @@ def encode(sparse: SparseUpdate, layout: Layout) -> bytes:
     return header.write(header.Header(values, flags, layout.fingerprint), [layers, data, *coded, buffers])
 
 
-def _indices(indices: NDArray[np.int64], bounds: NDArray[np.int64], layout: Layout) -> tuple[bytes, bytes]:
+def _indices(indices: NDArray[np.int64], bounds: NDArray[np.int64], layout: Layout) -> tuple[bytes, memoryview]:
     """The layers' headers, and their indices."""
-    from joulegrad.kernels import bits
+    from joulegrad.kernels import supports
 
     head, plans, capacity = bytearray(), [], 64
     for s, first, last in zip(layout.segments, bounds[:-1], bounds[1:], strict=True):
         p = indices[first:last] - s.start
         n = s.size
-        method, b, probability, cost = bits.plan(p, n)
-        if method > bits.ALL and (side := bits.block_of(p, n)) > 1:
-            blocks, count = bits.blocks_of(p, side), -(-n // side)
-            coarse = bits.plan(blocks, count)
+        method, b, probability, cost = supports.plan(p, n)
+        if method > supports.ALL and (side := supports.block_of(p, n)) > 1:
+            blocks, count = supports.blocks_of(p, side), -(-n // side)
+            coarse = supports.plan(blocks, count)
             if coarse[3] + 16 < cost:
                 short = int(n % side > 0 and blocks[-1] == count - 1)
-                head.append(bits.BLOCKS | short << 3)
+                head.append(supports.BLOCKS | short << 3)
                 head += _varint(side)
                 p, n = blocks, count
                 method, b, probability, cost = coarse
         head.append(method | b << 3)
-        if method > bits.ALL:
+        if method > supports.ALL:
             head += _varint(len(p))
-        if method == bits.RANGED:
+        if method == supports.RANGED:
             head += probability.to_bytes(2, "little")
         plans.append((p, n, method, b, probability))
         capacity += cost + len(p) // 64 + 128
     words = np.zeros(capacity // 64 + 2, "<u8")
     data, at = words.view(np.uint8), 0
     for p, n, method, b, probability in plans:
-        at = bits.write_layer(data, words, at, p, n, method, b, probability)
-    return bytes(head), data[:at].tobytes()
+        at = supports.write_layer(data, words, at, p, n, method, b, probability)
+    return bytes(head), data[:at].data
 
 
-def _values(sparse: SparseUpdate, counts: NDArray[np.int64]) -> tuple[int, list[bytes]]:
+def _values(sparse: SparseUpdate, counts: NDArray[np.int64]) -> tuple[int, list[memoryview]]:
     """The value coding, and the bytes of scales and values."""
     if sparse.codes is None:
         coding = next(coding for coding, floats in header.FLOATS.items() if floats.dtype == sparse.values.dtype)
@@ -105,10 +105,10 @@ def _check_codes(sparse: SparseUpdate, codes: Codes, counts: NDArray[np.int64]) 
         raise ValueError("the update's values are not those of its codes")
 
 
-def _packed(levels: NDArray[np.uint8], bits: int) -> bytes:
+def _packed(levels: NDArray[np.uint8], bits: int) -> memoryview:
     """Levels side by side, the first in the lowest bits."""
     if bits == 8:
-        return levels.tobytes()
+        return levels.data
     if len(levels) and int(levels.max()) >> bits:
         raise ValueError(f"a level of {int(levels.max())} does not fit {bits} bits")
     each = 8 // bits
@@ -117,10 +117,10 @@ def _packed(levels: NDArray[np.uint8], bits: int) -> bytes:
     packed = np.zeros(len(padded) // each, np.uint8)
     for i in range(each):
         packed |= padded[i::each] << np.uint8(i * bits)
-    return packed.tobytes()
+    return packed.data
 
 
-def _buffers(sparse: SparseUpdate, layout: Layout) -> bytes:
+def _buffers(sparse: SparseUpdate, layout: Layout) -> bytes | memoryview:
     had = layout.buffer_size
     has = 0 if sparse.buffers is None else sparse.buffers.numel()
     if has != had:
@@ -135,13 +135,13 @@ def _buffers(sparse: SparseUpdate, layout: Layout) -> bytes:
     return _raw(sparse.buffers, "buffers")
 
 
-def _raw(tensor: Tensor, what: str, coding: int = 0) -> bytes:
-    """A tensor's bytes, little-endian; all of them finite."""
+def _raw(tensor: Tensor, what: str, coding: int = 0) -> memoryview:
+    """A tensor's bytes, little-endian and where they lie if they are so already; all of them finite."""
     floats = header.FLOATS[coding]
     raw = tensor.detach().cpu().contiguous().view(floats.signed).numpy().astype(floats.raw, copy=False)
     if floats.any_special(raw):
         raise ValueError(f"a payload holds finite numbers only, and there is a NaN or an infinity among the {what}")
-    return raw.tobytes()
+    return raw.view(np.uint8).data
 
 
 def _varint(n: int) -> bytes:

@@ -62,7 +62,7 @@ class Header(NamedTuple):
         return WIDTH[self.values] if self.values >= BITS[1] else None
 
 
-def write(header: Header, body: list[bytes]) -> bytes:
+def write(header: Header, body: list[bytes | memoryview]) -> bytes:
     """The whole payload."""
     length = LAYOUT.size + sum(map(len, body))
     fingerprint = bytes.fromhex(header.fingerprint)

@@ -9,7 +9,7 @@ from joulegrad.layout import Layout
 from joulegrad.wire import header
 from joulegrad.wire.decoding import parse
 
-METHODS = ("none", "all", "gaps", "holes", "bitmap", "ranged")
+METHODS = ("none", "all", "gaps", "holes", "bitmap", "ranged", "blocks", "adaptive")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 def jit(function: F) -> F:
     """Compile at the first call, without the GIL; keep the result for the next process if there is a place for it."""
     try:
-        return cast(F, numba.njit(function, cache=True, nogil=True))
+        return cast(F, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
     except RuntimeError:  # numba found no directory that it may write to
-        return cast(F, numba.njit(function, nogil=True))
+        return cast(F, numba.njit(function, nogil=True, error_model="numpy"))
