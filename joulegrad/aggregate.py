@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from joulegrad.cost import is_finite
@@ -130,11 +132,11 @@ class _Totals:
         if weight == 0:
             raise ValueError(f"the weights of all {len(self.weights)} updates are zero")
         if self.senders is None:
-            update = self.update.value() / weight
+            update = self.update.over(weight)
         else:
             weights = self.senders.value()
             update = torch.where(weights > 0, self.update.value() / weights, 0.0)
-        buffers = None if self.buffers is None else (self.buffers.value() / weight).float()
+        buffers = None if self.buffers is None else self.buffers.over(weight)
         return Mean(update.float(), buffers)
 
 
@@ -151,18 +153,48 @@ class _ExactSum:
     """`size` sums of float64 terms, exact until they are read.
 
     A term is m · 2^e with an integer |m| < 2^53. It is cut at the multiples of 2^32 into up to three digits, and
-    digit i of every term is added into one int64 a sum, which has room for 2^31 terms. Only the places that
-    occur take memory: two or three for updates of one model.
+    digit i of every term is added into one int64 a sum, which has room for 2^31 terms. On the CPU three places, down
+    from the highest that the first terms reach, lie side by side in a window; other places take memory as they occur.
     """
 
-    BITS = 32
+    BITS, PLACES = 32, 3
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
         self.digits: dict[int, Tensor] = {}  # place → Σ digit, in units of 2^(32 · place)
+        self.window: Tensor | None = None
+        self.base = 0  # the window's lowest place
 
     def add(self, indices: Tensor, terms: Tensor) -> None:
         """Add one term to each of the given sums."""
+        if self.device.type == "cpu" and len(terms):
+            left = self._add_to_window(indices, terms)
+            indices, terms = indices[left], terms[left]
+        if len(terms):
+            self._add_anywhere(indices, terms)
+
+    def _add_to_window(self, indices: Tensor, terms: Tensor) -> Tensor:
+        """Add what fits the window; which terms do not."""
+        from joulegrad.kernels import sums, threads
+
+        bits, rows = terms.contiguous().numpy().view(np.int64), indices.numpy()
+        if self.window is None:
+            self.base = sums.place_of(bits) - self.PLACES + 1
+            window = np.empty((self.size, self.PLACES), np.int64)  # in large pages; np.zeros would give small ones
+            window.fill(0)
+            self.window = torch.from_numpy(window)
+        window, parts = self.window.numpy(), threads.chunks(8 * len(bits))
+        cuts = [slice(first // 8, last // 8) for first, last in parts]
+        spilled = np.empty(len(bits), np.int64)
+
+        def one(cut: slice) -> NDArray[np.int64]:
+            n = sums.scatter(bits[cut], rows[cut], window, self.base, spilled[cut])
+            left: NDArray[np.int64] = spilled[cut][:n] + cut.start
+            return left
+
+        return torch.from_numpy(np.concatenate(threads.each(one, cuts)))
+
+    def _add_anywhere(self, indices: Tensor, terms: Tensor) -> None:
         mask = 2**self.BITS - 1
         fraction, exponent = torch.frexp(terms)
         m, e = (fraction * 2.0**53).to(torch.int64), exponent.to(torch.int64) - 53
@@ -177,10 +209,24 @@ class _ExactSum:
                     self.digits[p + i] = torch.zeros(self.size, dtype=torch.int64, device=self.device)
                 self.digits[p + i].index_add_(0, indices[here], (sign * digit)[here])
 
+    def over(self, divisor: float) -> Tensor:
+        """The sums over a divisor, in float32."""
+        if self.window is None or self.digits:
+            return (self.value() / divisor).float()
+        from joulegrad.kernels import sums, threads
+
+        window, out = self.window.numpy(), np.empty(self.size, np.float32)
+        threads.each(lambda p: sums.read(window, self.base, p[0], p[1], divisor, out), threads.chunks(self.size))
+        return torch.from_numpy(out)
+
     def value(self) -> Tensor:
         """The sums in float64, from the highest place down."""
+        places = dict(self.digits)
+        for p in range(self.PLACES if self.window is not None else 0):
+            place, column = self.base + p, self.window[:, p]  # type: ignore[index]
+            places[place] = places[place] + column if place in places else column
         total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        for place, digits in sorted(self.digits.items(), reverse=True):
+        for place, digits in sorted(places.items(), reverse=True):
             half = math.ldexp(1.0, self.BITS // 2 * place)  # 2^(32·place) itself may be out of range
             total += digits.double() * half * half
         return total

@@ -192,3 +192,20 @@ print(op(torch.arange(5.0), op.init(joulegrad.Layout.from_shapes({"w": (5,)})))[
         )
         assert found.returncode == 0, found.stderr
         assert found.stdout.strip() == "[3, 4]"
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_codes_are_the_references(bits, drawn):
+    rng = np.random.default_rng(bits)
+    for scale in (1.0, 1e-44, 1e38):
+        counts = torch.tensor([0, 1, 700, 0, 299])
+        values = torch.tensor(np.clip(rng.standard_t(2, 1000) * scale, -3e38, 3e38), dtype=torch.float32)
+        dither = torch.tensor(rng.random(1000)) if drawn else None
+        most, mean = 2**bits - 1, bits == 1 and not drawn
+        scales = reference.scales(values, counts, most, mean=mean)
+        levels = reference.levels(values, counts, most, scales, dither)
+        assert torch.equal(cpu.scales(values, counts, most, mean=mean), scales)
+        assert torch.equal(cpu.levels(values, counts, most, scales, dither), levels)
+        codes = jg.Codes(bits, levels, scales, counts)
+        assert torch.equal(cpu.values_of(codes), codes.values())

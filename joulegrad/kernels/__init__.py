@@ -16,6 +16,7 @@ from torch import Tensor
 from joulegrad.kernels import reference
 from joulegrad.kernels.reference import Budgeted
 from joulegrad.kernels.scores import NotFinite, Scores
+from joulegrad.sparse import Codes
 
 __all__ = [
     "Budgeted",
@@ -72,3 +73,21 @@ def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
     from joulegrad.kernels import dual
 
     return dual.budgeted(scores, k, joules)
+
+
+def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:
+    """A layer's scale: its mean magnitude, or its largest over the outermost level `most`."""
+    found: Tensor = _of(values).scales(values, counts, most, mean=mean)
+    return found
+
+
+def levels(values: Tensor, counts: Tensor, most: int, scales: Tensor, dither: Tensor | None = None) -> Tensor:
+    """The level nearest to each value, or with dither one of the two around it."""
+    found: Tensor = _of(values).levels(values, counts, most, scales, dither)
+    return found
+
+
+def values_of(codes: Codes) -> Tensor:
+    """What codes stand for: `codes.values()`."""
+    found: Tensor = chosen(codes.levels.device).values_of(codes)
+    return found

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joulegrad.cost import Prices
-from joulegrad.kernels import passes, threads
+from joulegrad.kernels import codes, passes, threads
 from joulegrad.kernels.scores import NotFinite, Scores
+from joulegrad.sparse import Codes
 
-__all__ = ["all_finite", "at_least", "largest", "merge"]
+__all__ = ["all_finite", "at_least", "largest", "levels", "merge", "scales", "values_of"]
 
 SAMPLE = 1 << 15
 Doubles = NDArray[np.float64]
@@ -63,6 +64,31 @@ def at_least(scores: Scores, threshold: float, k: int | None = None) -> Tensor:
 def merge(a: Tensor, b: Tensor) -> Tensor:
     """Two increasing sequences as one."""
     return torch.from_numpy(passes.merge(a.numpy(), b.numpy())) if len(b) else a
+
+
+def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:
+    """A layer's scale: its mean magnitude, or its largest over the outermost level."""
+    out = np.empty(len(counts), np.float32)
+    codes.scales_of(_floats(values), counts.numpy(), most, mean, out)
+    return torch.from_numpy(out)
+
+
+def levels(values: Tensor, counts: Tensor, most: int, scales: Tensor, dither: Tensor | None) -> Tensor:
+    """The level nearest to a value, or with dither one of the two around it."""
+    out = np.empty(len(values), np.uint8)
+    arguments = (_floats(values), counts.numpy(), most, scales.numpy())
+    if dither is None:
+        codes.nearest_levels(*arguments, out)
+    else:
+        codes.drawn_levels(*arguments, dither.numpy(), out)
+    return torch.from_numpy(out)
+
+
+def values_of(coded: Codes) -> Tensor:
+    """What codes stand for."""
+    out = np.empty(len(coded.levels), np.float32)
+    codes.values_of(coded.levels.numpy(), coded.counts.numpy(), 2**coded.bits - 1, coded.scales.numpy(), out)
+    return torch.from_numpy(out)
 
 
 class Survey(NamedTuple):

@@ -248,7 +248,8 @@ def _gather(ranked: cpu.Ranked, bracket: Bracket, joules: float) -> tuple[Ints, 
             return *out, (n, special == 0)
         rounded = ranked.rounded
         least: Any = rounded.price(low), rounded.floor(entry_price), ranked.power, low, entry_price, joules
-        return *out, passes.gather_each(ranked.g, *part, ranked.costs, rounded.halves, *least, *out)
+        arguments: Any = (*part, ranked.costs, rounded.halves, *least, *out)
+        return *out, passes.gather_each(ranked.g, *arguments)
 
     if ranked.rounded is None:
         ones, never = np.ones(len(ranked.costs)), np.full(len(ranked.costs), passes.SPECIAL)

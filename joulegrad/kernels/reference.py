@@ -24,6 +24,7 @@ from torch import Tensor
 from joulegrad import exact
 from joulegrad.cost import Prices
 from joulegrad.kernels.scores import NotFinite, Scores
+from joulegrad.sparse import Codes
 
 __all__ = ["Budgeted", "all_finite", "at_least", "best", "budgeted", "largest", "merge", "prefix_within", "values"]
 
@@ -281,3 +282,29 @@ def _each_segment(x: Tensor, prices: Prices, f: Callable[[Tensor, Tensor], Tenso
         return f(x, prices.joules)
     parts = x.split([s.size for s in prices.layout.segments])
     return torch.cat([f(part, c) for part, c in zip(parts, prices.joules, strict=True)])
+
+
+def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:
+    """A layer's scale: its mean magnitude, or its largest over the outermost level; rounded down, against overflow.
+
+    The sum of magnitudes is taken in order, in float64.
+    """
+    wanted = torch.segment_reduce(values.double().abs(), "mean" if mean else "max", lengths=counts, initial=0)
+    wanted = torch.where(counts > 0, wanted, 0.0) / (1 if mean else most)
+    scale = wanted.to(torch.float32)
+    return torch.where(scale.double() > wanted, torch.nextafter(scale, torch.zeros_like(scale)), scale)
+
+
+def levels(values: Tensor, counts: Tensor, most: int, scales: Tensor, dither: Tensor | None) -> Tensor:
+    """The level nearest to a value, of two equally near the inner one; with dither, one of the two around it."""
+    v = values.double()
+    size = v.abs() / scales.double().clamp_min(torch.finfo(torch.float64).tiny).repeat_interleave(counts)
+    if dither is not None:
+        return ((most + size.copysign(v)) / 2 + dither).floor().clamp(0, most).to(torch.uint8)
+    step = ((size - 1) / 2 - 0.5).ceil().clamp(0, most // 2)  # levels from the innermost outwards
+    return torch.where(v > 0, most // 2 + 1 + step, most // 2 - step).to(torch.uint8)
+
+
+def values_of(codes: Codes) -> Tensor:
+    """What codes stand for."""
+    return codes.values()

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from joulegrad import kernels
 from joulegrad.layout import Layout
 from joulegrad.sparse import Codes, SparseUpdate
 from joulegrad.wire import header
@@ -153,7 +154,7 @@ def _values(view: memoryview, at: int, head: header.Header, counts: NDArray[np.i
     scales[sent] = found
     levels = _unpacked(view, at + found.nbytes, entries, head.bits)
     codes = Codes(head.bits, levels, torch.from_numpy(scales), torch.from_numpy(counts.copy()))
-    return codes.values(), codes
+    return kernels.values_of(codes), codes
 
 
 def _unpacked(view: memoryview, at: int, entries: int, bits: int) -> Tensor:

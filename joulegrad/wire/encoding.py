@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from joulegrad import kernels
 from joulegrad.layout import Layout
 from joulegrad.sparse import Codes, SparseUpdate
 from joulegrad.wire import header
@@ -100,7 +101,7 @@ def _check_codes(sparse: SparseUpdate, codes: Codes, counts: NDArray[np.int64]) 
     empty = codes.scales.cpu()[torch.from_numpy(counts) == 0]
     if bool((codes.scales < 0).any()) or not bool(torch.isfinite(codes.scales).all()) or bool(empty.any()):
         raise ValueError("scales must be finite, not negative, and zero where a layer sends nothing")
-    rebuilt = SparseUpdate(sparse.indices, codes.values(), sparse.size)
+    rebuilt = SparseUpdate(sparse.indices, kernels.values_of(codes), sparse.size)
     if rebuilt != SparseUpdate(sparse.indices, sparse.values, sparse.size):
         raise ValueError("the update's values are not those of its codes")
 
