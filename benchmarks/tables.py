@@ -101,8 +101,81 @@ def table(columns: list[str], cases: Cases, cells: Callable[[dict[str, Row]], li
     return "\n".join(lines)
 
 
+def select() -> str:
+    """Times of `select.json`, each beside the physical floor: 4 bytes an entry at the measured reading speed."""
+    found = results("select.json")
+    head, cases = found["header"], by_case(found["rows"])
+    reading = cases["update", 0.01]["one reading"]["seconds"]
+    software = ", ".join(f"{name} {head[name]}" for name in ("torch", "numpy", "numba"))
+    start, end = head["load_average_at_start"][0], head["load_average_at_end"][0]
+    parts = [
+        f"Measured {head['date'][:10]} on {head['cpu']}, {head['threads']} threads of {head['cores']} cores, load "
+        f"average {start} before and {end} after; Python {head['python']}, {software}; medians of {head['repeats']} "
+        f"interleaved repeats, seed {head['seed']}; {head['entries']:,} entries. One reading of them took "
+        f"{milliseconds(reading)} ms ({4e-9 * head['entries'] / reading:.0f} GB/s, mostly from cache): the floor.",
+        "**Selection, milliseconds**, and in brackets how many times as long the peer takes as CWMP:",
+        select_table(cases),
+        "**A client's whole step, milliseconds**, and in brackets as a multiple of the selection alone:",
+        multiples(cases, "client step", "CWMP"),
+        "**Updates that mislead samples and pivots, milliseconds**, and in brackets as a multiple of CWMP:",
+        hostile(cases),
+        "**The server: a hundred clients at 1 %, milliseconds**:",
+        multiples(cases, "server", "mean of 100 updates"),
+    ]
+    return "\n\n".join(parts)
+
+
+Cells = dict[tuple[str, float], dict[str, Row]]  # input and density -> method -> row
+
+
+def by_case(rows: list[Row]) -> Cells:
+    """The rows of `select.json` by what they were measured on."""
+    cases: Cells = {}
+    for row in rows:
+        cases.setdefault((row["case"]["input"], row["case"]["density"]), {})[row["method"]] = row
+    return cases
+
+
+def select_table(cases: Cells) -> str:
+    densities = [density for name, density in cases if name == "update"]
+    lines = [f"| | {' | '.join(f'{100 * d:g} %' for d in densities)} |", "|---|" + "---:|" * len(densities)]
+    for method in cases["update", densities[0]]:
+        cells = []
+        for density in densities:
+            case = cases["update", density]
+            ratio = case[method]["seconds"] / case["CWMP"]["seconds"]
+            cells.append(with_ratio(case[method]["seconds"], ratio, method != "CWMP"))
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def multiples(cases: Cells, name: str, unit: str) -> str:
+    densities = [density for found, density in cases if found == name]
+    lines = [f"| | {' | '.join(f'{100 * d:g} %' for d in densities)} |", "|---|" + "---:|" * len(densities)]
+    for method in cases[name, densities[0]]:
+        taken = [(cases[name, d][method]["seconds"], cases[name, d][unit]["seconds"]) for d in densities]
+        lines.append(f"| {method} | {' | '.join(with_ratio(t, t / u, method != unit) for t, u in taken)} |")
+    return "\n".join(lines)
+
+
+def hostile(cases: Cells) -> str:
+    lines = ["| | CWMP | torch.topk | np.argpartition |", "|---|---:|---:|---:|"]
+    for (name, density), case in cases.items():
+        if "BudgetedCWMP" in case or name in ("client step", "server"):
+            continue
+        ours = case["CWMP"]["seconds"]
+        cells = [with_ratio(row["seconds"], row["seconds"] / ours, method != "CWMP") for method, row in case.items()]
+        lines.append(f"| {name}, {100 * density:g} % | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_ratio(seconds: float, ratio: float, shown: bool) -> str:
+    return f"{milliseconds(seconds)} ({multiple(ratio)})" if shown else milliseconds(seconds)
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "docs/wire.md": [("benchmarks/wire.json", wire)],
+    "docs/performance.md": [("benchmarks/select.json", select)],
 }
 
 

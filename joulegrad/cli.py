@@ -71,6 +71,29 @@ def verify(
 
 
 @app.command()
+def doctor() -> None:
+    """Say what works here: versions, kernels, threads, caches, extras, and what the first call costs.
+
+    The exit code is 1 if something that is needed is missing.
+    """
+    from joulegrad.lab import doctor as examination
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    good = True
+    with console.status("") as status:
+        for fact in examination.facts():
+            status.update(f"after {fact.name} …")
+            table.add_row(escape(fact.name), escape(fact.found), style=None if fact.good else "bold red")
+            good &= fact.good
+    console.print(table)
+    if not good:
+        raise typer.Exit(1)
+
+
+@app.command()
 def inspect(
     file: Annotated[Path, typer.Argument(help="A payload, as joulegrad.encode wrote it.")],
     layout: Annotated[Path | None, typer.Option(help="The model's layout, as Layout.to_json wrote it.")] = None,

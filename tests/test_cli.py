@@ -7,6 +7,7 @@ from wire_cases import LAYOUT, sparse
 
 import joulegrad as jg
 from joulegrad.cli import app
+from joulegrad.lab import doctor
 
 
 def run(*arguments: object, width: int = 100):
@@ -65,3 +66,18 @@ def test_inspect_of_what_is_not_there(payload, tmp_path):
     result = run("inspect", payload, "--layout", tmp_path / "bad.json")
     assert result.exit_code == 2
     assert "no layout as Layout.to_json writes it" in result.output.replace("\n", " ")
+
+
+def test_doctor_says_what_works_here():
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    for words in ("selection on the CPU", "kernels.cpu", "compiled code", "first call", "joulegrad[lab]", "installed"):
+        assert words in result.output
+
+
+def test_doctor_goes_red_when_something_needed_is_missing(monkeypatch):
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "numba" else real(package))
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "missing" in result.output
