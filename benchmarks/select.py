@@ -131,7 +131,7 @@ def selection(update: Tensor, layout: jg.Layout, each: jg.Cost, density: float) 
 def client_step(update: Tensor, layout: jg.Layout, density: float) -> Methods:
     """What a client does after training: the selection alone, and with all that goes around it."""
     cwmp = jg.CWMP(density=density, cost=jg.LayerType())
-    operators = {
+    operators: dict[str, jg.Compressor] = {
         "CWMP": cwmp,
         "Quantized(CWMP), 1 bit": jg.Quantized(cwmp, bits=1),
         "ErrorFeedback(CWMP)": jg.ErrorFeedback(cwmp),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import torch
@@ -103,3 +104,15 @@ def vgg11(classes: int = 10) -> nn.Module:
 
 def _conv3(channels: int, wider: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(channels, wider, 3, stride, padding=1, bias=False)
+
+
+def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A built-in model by its name."""
+    if name == "logistic":
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    if name == "cnn":
+        flat = 64 * (shape[1] // 4) * (shape[2] // 4)
+        features = [nn.Conv2d(shape[0], 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        features += [nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        return nn.Sequential(*features, nn.Flatten(), nn.Linear(flat, 64), nn.ReLU(), nn.Linear(64, classes))
+    return {"resnet18": resnet18, "vgg11": vgg11}[name](classes)

@@ -1,0 +1,364 @@
+"""An experiment: what is trained, by whom, on what, and what is sent. The object is its own configuration.
+
+In TOML the same names: `[data]`, `[local]` and `[server]` are tables, operators, partitions and costs are written as in
+Python.
+
+    rounds = 50
+    model = "resnet18"
+    partition = "Dirichlet(clients=10, alpha=0.5)"
+    compress = "ErrorFeedback(CWMP(density=0.01, cost=LayerType()))"
+
+    [data]
+    name = "cifar10"
+
+    [local]
+    lr = 0.05
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+import joulegrad
+from joulegrad import LayerType, TopK
+from joulegrad.compressor import Compressor, is_count
+from joulegrad.cost import Cost, is_finite
+from joulegrad.lab import naming, notation, partition
+from joulegrad.lab.data import Data
+from joulegrad.lab.partition import Dirichlet, Partition
+
+__all__ = ["DENSE", "Experiment", "LocalSGD", "Server", "changed", "load"]
+
+DENSE = TopK(density=1.0)  # every entry: the baseline, `compress = "dense"`
+
+
+def _positive(value: object) -> bool:
+    return is_count(value) and value != 0
+
+
+def _require(name: str, value: object, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} {value!r} is not allowed{notation.among(str(value), allowed)}")
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """What a client does between two rounds: SGD with momentum that starts from rest.
+
+    Args:
+        lr: of the first round.
+        schedule: how lr changes over the rounds: "constant", or "cosine" down to 0.
+        epochs: passes over the client's examples, or
+        steps: so many batches instead.
+        batch_size: examples a step; an epoch's last batch may be smaller.
+        augment: crop and mirror each batch's images at random.
+
+    Example:
+        >>> LocalSGD(lr=0.1, schedule="cosine").lr_at(5, rounds=10)
+        0.05
+    """
+
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    epochs: int = 1
+    steps: int | None = None
+    schedule: Literal["constant", "cosine"] = "constant"
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        _require("lr", self.lr, is_finite(self.lr) and self.lr > 0, "a positive number")
+        _require("momentum", self.momentum, is_finite(self.momentum) and 0 <= self.momentum < 1, "in [0, 1)")
+        _require("weight_decay", self.weight_decay, is_finite(self.weight_decay) and self.weight_decay >= 0, "≥ 0")
+        _require("batch_size", self.batch_size, _positive(self.batch_size), "a whole number ≥ 1")
+        _require("epochs", self.epochs, _positive(self.epochs), "a whole number ≥ 1")
+        _require("steps", self.steps, self.steps is None or _positive(self.steps), "a whole number ≥ 1, or left out")
+        _one_of("schedule", self.schedule, ("constant", "cosine"))
+
+    def lr_at(self, t: int, rounds: int) -> float:
+        """The learning rate of round t, counted from 0."""
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + round(math.cos(math.pi * t / rounds), 12))
+
+
+@dataclass(frozen=True)
+class Server:
+    """How the server steps with the mean of the updates: any rule of torch.optim; SGD(lr=1) is FedAvg.
+
+    Args:
+        optimizer: its name in torch.optim: "SGD", "Adam", …
+        lr: η.
+        options: its further arguments, such as momentum (FedAvgM) or betas and eps (FedAdam).
+
+    Example:
+        >>> server = Server("Adam", lr=0.01, options={"eps": 1e-3})
+        >>> server.rule(torch.zeros(3)).defaults["eps"]
+        0.001
+
+    Reference: Reddi et al., Adaptive Federated Optimization, 2021.
+    """
+
+    optimizer: str = "SGD"
+    lr: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rules = {n for n, c in vars(torch.optim).items() if inspect.isclass(c) and issubclass(c, torch.optim.Optimizer)}
+        if self.optimizer not in rules:
+            hint = notation.among(self.optimizer, rules - {"Optimizer", "LBFGS", "SparseAdam"})
+            raise ValueError(f"optimizer {self.optimizer!r} is not in torch.optim{hint}")
+        _require("lr", self.lr, is_finite(self.lr) and self.lr > 0, "a positive number")
+        try:
+            self.rule(torch.zeros(1))
+        except (TypeError, ValueError) as why:
+            raise ValueError(f"options of {self.optimizer}: {why}") from None
+
+    def __hash__(self) -> int:
+        return hash((self.optimizer, self.lr, tuple(sorted(self.options.items()))))
+
+    def rule(self, flat: Tensor) -> torch.optim.Optimizer:
+        """The optimizer of one flat parameter."""
+        made: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)([flat], lr=self.lr, **self.options)
+        return made
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, from the first round to the last.
+
+    Args:
+        model: a built-in name or `module:callable`.
+        data: what is learned.
+        partition: who has what.
+        compress: what clients send; of several operators, client i has the one at i modulo their number.
+        local: what clients do in a round.
+        server: what the server does with the mean.
+        rounds: how many.
+        clients_per_round: how many are sampled; None: all.
+        dropout: the chance that a sampled client vanishes after training: nothing arrives, its memory is as before.
+        weights: p_k by the number of "examples", or "equal".
+        downlink: what the server sends: the "dense" model, or only what has changed since the client's last round
+            ("delta"), as new values, whichever is shorter.
+        buffers: BatchNorm's running statistics: "average" sends and counts them; "local" keeps them on the clients,
+            and evaluation normalises each test batch by itself.
+        precision: of training and evaluation: "float32", "tf32" (a GPU's) or "bfloat16" (autocast).
+        cost: under which Σc is reported, whatever selects.
+        evaluate_every: rounds between two evaluations; the last round always is.
+        on_nan: "stop", or "drop" a client whose update is not finite, as if it had vanished.
+        seed: of everything that is drawn.
+    """
+
+    model: str = "mlp"
+    data: Data = Data()
+    partition: Partition = Dirichlet(clients=10, alpha=0.5)
+    compress: Compressor | tuple[Compressor, ...] = DENSE
+    local: LocalSGD = LocalSGD()
+    server: Server = Server()
+    rounds: int = 20
+    clients_per_round: int | None = None
+    dropout: float = 0.0
+    weights: Literal["examples", "equal"] = "examples"
+    downlink: Literal["dense", "delta"] = "dense"
+    buffers: Literal["average", "local"] = "average"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    cost: Cost = LayerType()
+    evaluate_every: int = 1
+    on_nan: Literal["stop", "drop"] = "stop"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require("rounds", self.rounds, _positive(self.rounds), "a whole number ≥ 1")
+        _require("evaluate_every", self.evaluate_every, _positive(self.evaluate_every), "a whole number ≥ 1")
+        _require("dropout", self.dropout, is_finite(self.dropout) and 0 <= self.dropout < 1, "in [0, 1)")
+        _require("seed", self.seed, is_count(self.seed), "a whole number ≥ 0")
+        n, most = self.clients_per_round, getattr(self.partition, "clients", math.inf)  # ByColumn does not know yet
+        fits = n is None or (_positive(n) and n <= most)
+        _require("clients_per_round", n, fits, f"between 1 and the partition's {most} clients, or left out for all")
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal:
+                _one_of(name, getattr(self, name), get_args(hint))
+        if not self.operators:
+            raise ValueError("compress names no operator; for every entry write 'dense'")
+
+    @property
+    def operators(self) -> tuple[Compressor, ...]:
+        """What clients send by: client i has the one at i modulo their number."""
+        return self.compress if isinstance(self.compress, tuple) else (self.compress,)
+
+    def operator(self, client: int) -> Compressor:
+        """What this client sends by."""
+        return self.operators[client % len(self.operators)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON or TOML; `Experiment.of` reads it.
+
+        Example:
+            >>> Experiment.of(Experiment(rounds=3).to_dict()) == Experiment(rounds=3)
+            True
+        """
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Experiment:
+        """Read settings as a TOML file holds them; an error names the key, the value and what is allowed."""
+        return cls(**{key: _value(cls, key, value) for key, value in _known(cls, settings, "").items()})
+
+    @property
+    def fingerprint(self) -> str:
+        """32 bits in hexadecimal: equal for equal experiments."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+TABLES: dict[str, type] = {"data": Data, "local": LocalSGD, "server": Server}
+TEXTS = ("partition", "compress", "cost")
+PARTITIONS = {name: getattr(partition, name) for name in partition.__all__ if inspect.isclass(getattr(partition, name))}
+OPERATORS = {
+    name: value
+    for name in joulegrad.__all__
+    if inspect.isclass(value := getattr(joulegrad, name)) and dataclasses.is_dataclass(value)
+}
+
+
+def load(file: Path) -> dict[str, Any]:
+    """The settings of a TOML file."""
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as why:
+        raise ValueError(f"{file}: {why.strerror}") from None
+    except tomllib.TOMLDecodeError as why:
+        raise ValueError(f"{file} is not TOML: {why}") from None
+
+
+def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The settings with one changed: `rounds`, `local.lr`, or a field of an operator, `compress.density`.
+
+    Example:
+        >>> changed({"compress": "ErrorFeedback(TopK(density=0.1))"}, "compress.density", 0.01)
+        {'compress': 'ErrorFeedback(TopK(density=0.01))'}
+    """
+    first, _, rest = key.partition(".")
+    _known(Experiment, {first: None}, "")
+    if not rest:
+        return {**settings, key: value}
+    if first in TABLES:
+        return {**settings, first: {**settings.get(first, {}), rest: value}}
+    if first not in TEXTS:
+        raise ValueError(f"{key}: {first} has no parts")
+    default = getattr(Experiment(), first)
+    now = _value(Experiment, first, settings[first]) if first in settings else default
+    if isinstance(value, str) and value[:1].isupper():
+        value = _text(first, value)
+    try:
+        new = (
+            tuple(notation.replaced(v, rest, value) for v in now)
+            if isinstance(now, tuple)
+            else (notation.replaced(now, rest, value))
+        )
+    except ValueError as why:
+        raise ValueError(f"{key}: {why}") from None
+    return {**settings, first: _plain(new)}
+
+
+def _known(kind: Any, settings: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
+    """Only keys that there are."""
+    names = [f.name for f in dataclasses.fields(kind)]
+    for key in settings:
+        if key not in names:
+            raise ValueError(f"the key {prefix + key!r} is not known{notation.among(key, names)}")
+    return settings
+
+
+def _value(kind: type, key: str, value: Any) -> Any:
+    """A setting as the object that it stands for."""
+    if key in TABLES:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{key} is a table, [{key}] in TOML, got {value!r}")
+        _known(TABLES[key], value, f"{key}.")
+        try:
+            return TABLES[key](**_typed(TABLES[key], value, f"{key}."))
+        except (TypeError, ValueError) as why:
+            raise ValueError(f"{key}.{why}" if not str(why).startswith(f"{key}.") else str(why)) from None
+    if key in TEXTS:
+        many = isinstance(value, list | tuple)
+        if many and key != "compress":
+            raise ValueError(f"{key} is one text, got {value!r}")
+        return tuple(_text(key, v) for v in value) if many else _text(key, value)
+    return _typed(kind, {key: value}, "")[key]
+
+
+def _text(key: str, value: Any) -> Any:
+    """An object from its text; `module:` before it brings a module's names."""
+    if not isinstance(value, str):
+        raise ValueError(
+            f'{key} is written as in Python, {key} = "{notation.write(getattr(Experiment(), key))}", got {value!r}'
+        )
+    if key == "compress" and value == "dense":
+        return DENSE
+    names = dict(PARTITIONS if key == "partition" else OPERATORS)
+    module, colon, rest = value.partition(":")
+    if colon and all(part.isidentifier() for part in module.split(".")):
+        value, name = rest, rest.partition("(")[0].strip()
+        names[name] = naming.imported(f"{module}:{name}")
+    try:
+        found = notation.read(value, names)
+    except ValueError as why:
+        raise ValueError(f"{key}: {why}") from None
+    needed = {"partition": "split", "compress": "init", "cost": "joules"}[key]
+    if not hasattr(found, needed):
+        raise ValueError(f"{key}: {value!r} is no {key if key != 'compress' else 'operator'}")
+    return found
+
+
+def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Settings checked against their annotations, so that `rounds = "ten"` is refused by name."""
+    hints = get_type_hints(kind)
+    for key, value in settings.items():
+        allowed = _allowed(hints[key])
+        good = isinstance(value, allowed) and not (isinstance(value, bool) and bool not in allowed)
+        if not good:
+            wanted = " or ".join(dict.fromkeys(t.__name__ for t in allowed if t is not type(None)))
+            raise ValueError(f"{prefix}{key} must be {wanted}, got {value!r}")
+    return dict(settings)
+
+
+def _allowed(hint: Any) -> tuple[type, ...]:
+    if get_origin(hint) is Literal:
+        return (str,)
+    parts = get_args(hint) if not isinstance(hint, type) and get_origin(hint) is not Mapping else ()
+    if (parts and not inspect.isclass(get_origin(hint))) or type(hint).__name__ == "UnionType":
+        return tuple(t for part in parts for t in _allowed(part))
+    origin = get_origin(hint) or hint
+    if origin is float:
+        return (int, float)
+    return (list, tuple) if origin is tuple else (origin,)
+
+
+def _plain(value: Any) -> Any:
+    """An object as a TOML file holds it."""
+    if value == DENSE:
+        return "dense"
+    if type(value) in TABLES.values():
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return notation.write(value) if dataclasses.is_dataclass(value) else value

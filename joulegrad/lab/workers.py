@@ -1,0 +1,185 @@
+"""Clients' turns on the CPU: one process a core, one thread each, forked once and kept.
+
+Results do not depend on the number of processes: a turn is a function of the model, the round, the client and what the
+client remembers, and the server's mean is exact in any order of arrival.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from joulegrad import Layout
+from joulegrad.lab.client import Answer, Diverged, Examples, Replica
+from joulegrad.lab.data import Task
+from joulegrad.lab.experiment import Experiment
+from joulegrad.lab.memories import Memories, Place
+
+__all__ = ["Turn", "Workers"]
+
+T = TypeVar("T")
+
+TEST_BATCH = 500  # the same whatever the number of processes, since sums of losses depend on it
+
+
+class Turn(NamedTuple):
+    """One client's part in a round."""
+
+    client: int
+    place: Place
+
+
+class Workers:
+    """Processes that play clients' turns.
+
+    Args:
+        model: where training begins; its values do not matter.
+        parts: which examples each client has.
+        memories: what clients remember.
+        count: how many processes; None: one a core.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        layout: Layout,
+        model: nn.Module,
+        parts: list[Tensor],
+        memories: Memories,
+        count: int | None = None,
+    ) -> None:
+        self.parts, self.examples = parts, len(task.test.labels)
+        self.weights = torch.zeros(layout.size).share_memory_()
+        self.buffers = torch.zeros(layout.buffer_size).share_memory_()
+        self.count = min(count or cores(), experiment.clients_per_round or len(parts))
+        method = "fork" if "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" else "spawn"
+        everything = (experiment, Examples.of(task), layout, model, parts, memories, self.weights, self.buffers)
+        self.pool = ProcessPoolExecutor(
+            self.count, multiprocessing.get_context(method), _begin, (os.getpid(), *everything)
+        )
+
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+        """Answers as they arrive, the client with most examples first to begin."""
+        self.weights.copy_(weights)
+        self.buffers.copy_(buffers)
+        longest_first = sorted(turns, key=lambda turn: -len(self.parts[turn.client]))
+        yield from _results(self.pool.submit(_turn, t, turn) for turn in longest_first)
+
+    def evaluate(self, weights: Tensor, buffers: Tensor) -> tuple[float, float]:
+        """Accuracy and mean loss on the test examples."""
+        self.weights.copy_(weights)
+        self.buffers.copy_(buffers)
+        starts = range(0, self.examples, TEST_BATCH)
+        futures = [self.pool.submit(_evaluate, s, min(s + TEST_BATCH, self.examples)) for s in starts]
+        for _ in _results(futures):
+            pass
+        found = [f.result() for f in futures]  # in their order, so that the sum is the same
+        return sum(right for right, _ in found) / self.examples, sum(loss for _, loss in found) / self.examples
+
+    def checkpoint(self) -> None:
+        """Turns have written everything."""
+
+    def close(self) -> None:
+        """End the processes, in the middle of a turn if need be."""
+        processes = list((self.pool._processes or {}).values())
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _results(futures: Iterable[Future[T]]) -> Iterator[T]:
+    waiting = list(futures)
+    try:
+        for future in as_completed(waiting):
+            yield future.result()
+    except BrokenProcessPool:
+        raise MemoryError(
+            "a worker process ended before its time, most likely for want of memory: try fewer workers"
+        ) from None
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+class _Worker(NamedTuple):
+    replica: Replica
+    parts: list[Tensor]
+    memories: Memories
+    weights: Tensor
+    buffers: Tensor
+
+
+_worker: _Worker
+
+
+def _begin(
+    parent: int,
+    experiment: Experiment,
+    examples: Examples,
+    layout: Layout,
+    model: nn.Module,
+    parts: list[Tensor],
+    memories: Memories,
+    weights: Tensor,
+    buffers: Tensor,
+) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with(parent)
+    _keep_memory()
+    torch.set_num_threads(1)
+    _worker = _Worker(Replica(experiment, examples, layout, model), parts, memories, weights, buffers)
+
+
+def _turn(t: int, turn: Turn) -> Answer | Diverged:
+    replica, parts, memories, weights, buffers = _worker
+    client, place = turn
+    memory = memories.read(client, place.read)
+    try:
+        answer, after = replica.turn(t, client, parts[client], weights, buffers, memory)
+    except Diverged as why:
+        return why
+    memories.write(client, place.write, after)
+    return answer
+
+
+def _evaluate(first: int, last: int) -> tuple[int, float]:
+    return _worker.replica.evaluate(_worker.weights, _worker.buffers, first, last)
+
+
+def _die_with(parent: int) -> None:
+    """A worker does not outlive a parent that is killed; on Linux."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _keep_memory() -> None:
+    """Let malloc keep large blocks: without, every activation's memory is mapped and cleared anew (glibc)."""
+    with suppress(OSError, AttributeError):
+        mallopt: Callable[[int, int], int] = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
