@@ -19,7 +19,19 @@ from joulegrad.lab import data
 from joulegrad.lab.data import Dataset, Task
 from joulegrad.lab.experiment import Experiment, LocalSGD
 
-__all__ = ["Answer", "Diverged", "Examples", "Memory", "Replica", "draws", "own_buffers", "remembered", "shuffled"]
+__all__ = [
+    "Answer",
+    "Diverged",
+    "Examples",
+    "Memory",
+    "Replica",
+    "draws",
+    "own_buffers",
+    "recalled",
+    "remembered",
+    "reply",
+    "shuffled",
+]
 
 SAMPLING, LOSSES, SHUFFLING, NOISE = range(4)  # what a generator is for
 
@@ -101,37 +113,12 @@ class Replica:
     ) -> tuple[Answer, Memory]:
         """One client's round; its new memory is for the caller to keep, or to forget if the client vanishes."""
         started = time.perf_counter()
-        state = self._recall(client, memory)
+        state = recalled(self.states[client % len(self.states)], self.own, self.fresh, memory)
         loss = self.train(t, client, part, broadcast, buffers)
-        update = broadcast - self.values()
-        if not torch.isfinite(update).all():
-            bad = int((~torch.isfinite(update)).nonzero()[0])
-            raise Diverged(
-                f"round {t + 1}, client {client}: the update is not finite, first at {self.layout.locate(bad)} "
-                f'(training loss {loss:g}); a smaller local.lr may help, or on_nan = "drop"',
-                client,
-            )
-        trained = time.perf_counter()
-        sent, state = self.experiment.operator(client)(update, state)
-        if self.layout.buffers:
-            sent = sent.with_buffers(self.layout.buffer_values(self.model))
-        compressed = time.perf_counter()
-        payload = joulegrad.encode(sent, self.layout)
-        encoded = time.perf_counter()
-        seconds = {"train": trained - started, "compress": compressed - trained, "encode": encoded - compressed}
-        return Answer(client, payload, loss, seconds), self._remember(state)
-
-    def _recall(self, client: int, memory: Memory | None) -> State:
-        """The operator's state; what the model keeps for itself goes into the model."""
-        for name, buffer in self.own.items():
-            buffer.copy_(self.fresh[name] if memory is None else memory[OWN + name])
-        state = self.states[client % len(self.states)]
-        if memory is None:
-            return state
-        return joulegrad.load_state_dict(state, {n: m for n, m in memory.items() if not n.startswith(OWN)})
-
-    def _remember(self, state: State) -> Memory:
-        return remembered(state, self.own)
+        update, mine = broadcast - self.values(), self.layout.buffer_values(self.model)
+        trained = time.perf_counter() - started
+        answer, state = reply(self.experiment, self.layout, t, client, update, mine, state, loss, trained)
+        return answer, remembered(state, self.own)
 
     def train(self, t: int, client: int, part: Tensor, broadcast: Tensor, buffers: Tensor) -> float:
         """LocalSGD from the broadcast model: w ← w − lr · v with v ← momentum · v + ∇ + weight_decay · w."""
@@ -205,10 +192,48 @@ class Replica:
         return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
+def reply(
+    experiment: Experiment,
+    layout: Layout,
+    t: int,
+    client: int,
+    update: Tensor,
+    buffers: Tensor,
+    state: State,
+    loss: float,
+    trained: float,
+) -> tuple[Answer, State]:
+    """Compress and encode what a client has learned in `trained` seconds, wherever that was."""
+    if not torch.isfinite(update).all():
+        bad = int((~torch.isfinite(update)).nonzero()[0])
+        raise Diverged(
+            f"round {t + 1}, client {client}: the update is not finite, first at {layout.locate(bad)} "
+            f'(training loss {loss:g}); a smaller local.lr may help, or on_nan = "drop"',
+            client,
+        )
+    started = time.perf_counter()
+    sent, state = experiment.operator(client)(update, state)
+    if layout.buffers:
+        sent = sent.with_buffers(buffers)
+    compressed = time.perf_counter()
+    payload = joulegrad.encode(sent, layout)
+    seconds = {"train": trained, "compress": compressed - started, "encode": time.perf_counter() - compressed}
+    return Answer(client, payload, loss, seconds), state
+
+
 def own_buffers(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
     """What of a model stays with each client."""
     buffers = dict(model.named_buffers())
     return {name: buffers[name] for name in layout.local}
+
+
+def recalled(first: State, own: Mapping[str, Tensor], fresh: Mapping[str, Tensor], memory: Memory | None) -> State:
+    """The operator's state that a client remembers; what the model keeps for itself goes into its buffers."""
+    for name, buffer in own.items():
+        buffer.copy_(fresh[name] if memory is None else memory[OWN + name])
+    if memory is None:
+        return first
+    return joulegrad.load_state_dict(first, {n: m for n, m in memory.items() if not n.startswith(OWN)})
 
 
 def remembered(state: State, own: Mapping[str, Tensor]) -> Memory:

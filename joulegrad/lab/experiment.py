@@ -240,13 +240,14 @@ OPERATORS = {
 
 
 def load(file: Path) -> dict[str, Any]:
-    """The settings of a TOML file."""
+    """The settings of a file, TOML or JSON."""
     try:
-        return tomllib.loads(file.read_text())
+        text = file.read_text()
+        return dict(json.loads(text)) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as why:
         raise ValueError(f"{file}: {why.strerror}") from None
-    except tomllib.TOMLDecodeError as why:
-        raise ValueError(f"{file} is not TOML: {why}") from None
+    except (ValueError, TypeError) as why:
+        raise ValueError(f"{file} is not {'JSON' if file.suffix == '.json' else 'TOML'}: {why}") from None
 
 
 def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

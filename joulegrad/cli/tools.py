@@ -1,4 +1,4 @@
-"""The commands. Each parses, calls the lab, and prints; nothing is computed here."""
+"""Commands that look: verify, doctor, inspect."""
 
 from __future__ import annotations
 
@@ -14,23 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import joulegrad
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        Console().print(f"joulegrad {joulegrad.__version__}", highlight=False)
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Send the part of a model update that is worth its joules."""
+from joulegrad.cli.app import app
 
 
 @app.command()

@@ -1,0 +1,185 @@
+"""Many runs from one file: every combination of the values in its table `[sweep]`.
+
+    rounds = 20
+    [sweep]
+    seed = [0, 1, 2]
+    compress = ["TopK(density=0.1)", "ErrorFeedback(CWMP(density=0.1, cost=LayerType()))"]
+    "compress.density" = [0.01, 0.1]
+
+Each run is a process of its own in a folder of its own: one that fails leaves the others alone, one that is finished is
+skipped, one that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from joulegrad.lab.experiment import Experiment, changed
+from joulegrad.lab.store import read_rounds
+from joulegrad.lab.workers import cores
+
+__all__ = ["LOG", "Job", "plan", "play", "why"]
+
+LOG = "log.txt"
+SPARE = 1.25  # times the largest run's memory must be free for one more
+
+
+class Job(NamedTuple):
+    """One run of a sweep."""
+
+    label: str  # what distinguishes it, as key=value
+    experiment: Experiment
+    settings: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """All whole rounds so far."""
+        return read_rounds(self.folder)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds have been played."""
+        return len(self.rounds) == self.experiment.rounds
+
+
+def plan(settings: Mapping[str, Any], out: Path) -> list[Job]:
+    """All runs, in the order of the file, later keys changing faster; all are checked before the first begins.
+
+    Example:
+        >>> jobs = plan({"rounds": 3, "sweep": {"seed": [0, 1], "local.lr": [0.1]}}, Path("out"))
+        >>> [job.label for job in jobs]
+        ['seed=0 local.lr=0.1', 'seed=1 local.lr=0.1']
+    """
+    grid = settings.get("sweep")
+    if not isinstance(grid, Mapping) or not grid:
+        raise ValueError("a sweep needs a table [sweep] of keys, each with a list of values")
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"sweep.{key} must be a list of values, got {values!r}")
+    base = {key: value for key, value in settings.items() if key != "sweep"}
+    jobs = []
+    for values in itertools.product(*grid.values()):
+        chosen, own = dict(zip(grid, values, strict=True)), base
+        for key, value in chosen.items():
+            own = changed(own, key, value)
+        experiment = Experiment.of(own)
+        label = " ".join(f"{key}={value}" for key, value in chosen.items())
+        jobs.append(Job(label, experiment, own, out / experiment.fingerprint))
+    twice = [job.label for n, job in enumerate(jobs) if job.folder in {other.folder for other in jobs[:n]}]
+    if twice:
+        raise ValueError(f"two runs of the sweep are the same experiment: {twice[0]}")
+    return jobs
+
+
+class Running(NamedTuple):
+    """A run's process."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+
+
+def play(
+    jobs: list[Job],
+    *,
+    at_once: int | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    ended: Callable[[Job, int], None] = lambda job, code: None,
+    watched: Callable[[list[Job]], None] = lambda jobs: None,
+) -> dict[str, int]:
+    """Play all that are not finished; the exit code of each that failed, by label.
+
+    Args:
+        jobs: what `plan` gave.
+        at_once: how many run at the same time at most; None: a core each on the CPU, one on a GPU. One more begins only
+            while there is memory for it.
+        workers: processes a run; None: the cores divided among those at once.
+        device: "cpu" or "cuda".
+        ended: is given each job when it has ended, and its exit code.
+        watched: is given what is running, several times a second.
+    """
+    waiting = [job for job in jobs if not job.finished]
+    most = min(at_once or (cores() if device == "cpu" else 1), max(len(waiting), 1))
+    each = workers or max(cores() // most, 1)
+    running: list[Running] = []
+    failed: dict[str, int] = {}
+    needs = 0  # bytes: the most that a run has taken so far
+    try:
+        while waiting or running:
+            needs = max([needs, *(_memory(r.process.pid) for r in running)])
+            begun = all(r.job.rounds for r in running)
+            if waiting and len(running) < most and (not running or (begun and _available() > SPARE * needs)):
+                running.append(_started(waiting.pop(0), each, device))
+            for r in list(running):
+                code = r.process.poll()
+                if code is not None:
+                    running.remove(r)
+                    if code:
+                        failed[r.job.label] = code
+                    ended(r.job, code)
+            watched([r.job for r in running])
+            time.sleep(0.2)
+    except BaseException:
+        for r in running:
+            r.process.terminate()  # politely: each keeps its round
+        for r in running:
+            r.process.wait()
+        raise
+    return failed
+
+
+def _started(job: Job, workers: int, device: str) -> Running:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    settings = job.folder / "experiment.json"
+    settings.write_text(json.dumps(job.experiment.to_dict(), indent=1))
+    command = [sys.executable, "-m", "joulegrad", "run", str(settings), "--out", str(job.folder), "--quiet"]
+    command += ["--workers", str(workers), "--device", device]
+    with (job.folder / LOG).open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    return Running(job, process)
+
+
+def why(job: Job) -> str:
+    """The end of a failed run's log."""
+    file = job.folder / LOG
+    lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
+    return lines[-1] if lines else "it said nothing"
+
+
+def _memory(pid: int) -> int:
+    """Bytes that a process and its children have taken at most; 0 where the system does not tell."""
+    total = 0
+    for process in [pid, *_children(pid)]:
+        try:
+            status = Path(f"/proc/{process}/status").read_text()
+        except OSError:
+            continue
+        total += sum(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
+    return total
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return
+    for child in map(int, found):
+        yield child
+        yield from _children(child)
+
+
+def _available() -> float:
+    """Bytes that one more run may take."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), float("inf"))

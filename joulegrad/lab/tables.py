@@ -1,0 +1,70 @@
+"""All rounds of all runs as one tidy table: a line a round, a column a setting or a figure."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from joulegrad.lab.store import HEADER, read_header, read_rounds
+
+__all__ = ["folders", "rows", "write"]
+
+
+def folders(paths: Iterable[Path]) -> list[Path]:
+    """The runs among some folders and below them."""
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path} is not there")
+        here = [header.parent for header in sorted(path.rglob(HEADER))]
+        if not here:
+            raise ValueError(f"no run lies in {path}")
+        found += here
+    return found
+
+
+def rows(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Every round of every run, with the run's settings in front; totals so far are added to each."""
+    for run in runs:
+        header = read_header(run)
+        settings = {"run": run.name, **_flat(header["experiment"], ""), "commit": header.get("commit")}
+        totals = dict.fromkeys(("bytes_up", "bytes_down", "entries", "cost"), 0.0)
+        for row in read_rounds(run):
+            for name in totals:
+                totals[name] += row[name]
+            figures = {name: value for name, value in row.items() if name not in ("clients", "lost", "layer_entries")}
+            counts = {"clients": len(row["clients"]), "lost": len(row["lost"])}
+            yield settings | _flat(figures, "") | counts | {f"total_{name}": t for name, t in totals.items()}
+
+
+def write(table: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write it as .csv, or as .parquet where pyarrow is installed; how many rows there were."""
+    lines = list(table)
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            out = csv.DictWriter(file, columns)
+            out.writeheader()
+            out.writerows(lines)
+    elif path.suffix == ".parquet":
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ModuleNotFoundError:
+            raise ValueError("a .parquet file needs pyarrow: pip install pyarrow; or write a .csv") from None
+        pyarrow.parquet.write_table(pyarrow.table({c: [line.get(c) for line in lines] for c in columns}), path)
+    else:
+        raise ValueError(f"{path}: a table is written as .csv or .parquet")
+    return len(lines)
+
+
+def _flat(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, inside in value.items():
+        if isinstance(inside, Mapping):
+            flat |= _flat(inside, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = "; ".join(map(str, inside)) if isinstance(inside, list) else inside
+    return flat
