@@ -9,15 +9,15 @@ what else the machine does meets them alike. Writes `benchmarks/results/select.j
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-sys.path.append(sys.path.pop(0))  # to the end, or this file would be taken for the standard library's select
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # this folder last: this is not the standard select
 
 import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ def selection(update: Tensor, layout: jg.Layout, each: jg.Cost, density: float) 
 def client_step(update: Tensor, layout: jg.Layout, density: float) -> Methods:
     """What a client does after training: the selection alone, and with all that goes around it."""
     cwmp = jg.CWMP(density=density, cost=jg.LayerType())
-    operators = {
+    operators: dict[str, jg.Compressor] = {
         "CWMP": cwmp,
         "Quantized(CWMP), 1 bit": jg.Quantized(cwmp, bits=1),
         "ErrorFeedback(CWMP)": jg.ErrorFeedback(cwmp),
