@@ -44,6 +44,8 @@ CIFAR10 ?= scratch/cifar10
 benchmarks: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python benchmarks/wire.py --cifar10 $(CIFAR10)
+	$(BIN)/python benchmarks/select.py
+	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py
 
 verify: $(READY)

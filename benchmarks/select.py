@@ -9,15 +9,15 @@ what else the machine does meets them alike. Writes `benchmarks/results/select.j
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-sys.path.append(sys.path.pop(0))  # to the end, or this file would be taken for the standard library's select
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # this folder last: this is not the standard select
 
 import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np

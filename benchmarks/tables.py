@@ -1,19 +1,23 @@
-"""Write the tables of the docs from the result files, or check that they are what the files give.
+"""Write the numbers of the docs from the result files, or check that they are what the files give.
 
     python benchmarks/tables.py             # rewrite
     python benchmarks/tables.py --check     # exit 1 if a page is out of date
 
-A page holds each table between `<!-- begin: MARKER -->` and `<!-- end -->`; `PAGES` says which function gives it.
+A page holds each table or sentence between `<!-- begin: MARKER -->` and `<!-- end -->`; `PAGES` says which function
+gives it. Pictures are `plots.py`'s, which needs matplotlib; each names the result file that it was drawn from, and here
+that is checked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -31,13 +35,7 @@ def wire() -> str:
     """Sizes, encoding times and decoding times of `wire.json`."""
     found = results("wire.json")
     head = found["header"]
-    cases: Cases = {}
-    for row in found["rows"]:
-        if row["rule"] == "PerLayer(CWMP)":
-            continue  # one price a layer: it is PerLayer(TopK), line for line
-        case = cases.setdefault((row["model"], row["rule"], row["density"]), {})
-        name = row["method"] if row["method"] != "joulegrad" else f"joulegrad {row['values']}"
-        case[name] = row
+    cases = by_support(found["rows"])
     software = ", ".join(f"{name} {head[name]}" for name in ("torch", "numpy", "numba", "zlib", "zstandard"))
     start, end = head["load_average_at_start"][0], head["load_average_at_end"][0]
     parts = [
@@ -56,6 +54,18 @@ def wire() -> str:
             table(columns, cases, partial(times, way=way)),
         ]
     return "\n\n".join(parts)
+
+
+def by_support(rows: list[Row]) -> Cases:
+    """The rows of `wire.json` by what was sent."""
+    cases: Cases = {}
+    for row in rows:
+        if row["rule"] == "PerLayer(CWMP)":
+            continue  # one price a layer: it is PerLayer(TopK), line for line
+        case = cases.setdefault((row["model"], row["rule"], row["density"]), {})
+        name = row["method"] if row["method"] != "joulegrad" else f"joulegrad {row['values']}"
+        case[name] = row
+    return cases
 
 
 def index_bits(case: dict[str, Row]) -> list[str]:
@@ -105,22 +115,22 @@ def select() -> str:
     """Times of `select.json`, each beside the physical floor: 4 bytes an entry at the measured reading speed."""
     found = results("select.json")
     head, cases = found["header"], by_case(found["rows"])
-    reading = cases["update", 0.01]["one reading"]["seconds"]
+    reading = one_reading(cases)
     software = ", ".join(f"{name} {head[name]}" for name in ("torch", "numpy", "numba"))
     start, end = head["load_average_at_start"][0], head["load_average_at_end"][0]
     parts = [
         f"Measured {head['date'][:10]} on {head['cpu']}, {head['threads']} threads of {head['cores']} cores, load "
         f"average {start} before and {end} after; Python {head['python']}, {software}; medians of {head['repeats']} "
         f"interleaved repeats, seed {head['seed']}; {head['entries']:,} entries. One reading of them took "
-        f"{milliseconds(reading)} ms ({4e-9 * head['entries'] / reading:.0f} GB/s, mostly from cache): the floor.",
+        f"{milliseconds(reading)} ms ({4e-9 * head['entries'] / reading:.0f} GB/s): the floor.",
         "**Selection, milliseconds**, and in brackets how many times as long the peer takes as CWMP:",
         select_table(cases),
         "**A client's whole step, milliseconds**, and in brackets as a multiple of the selection alone:",
-        multiples(cases, "client step", "CWMP"),
+        multiples(cases, "client step", "CWMP", {"one reading": reading}),
         "**Updates that mislead samples and pivots, milliseconds**, and in brackets as a multiple of CWMP:",
-        hostile(cases),
-        "**The server: a hundred clients at 1 %, milliseconds**:",
-        multiples(cases, "server", "mean of 100 updates"),
+        hostile(cases, reading),
+        "**The server: a hundred clients at 1 %, milliseconds**, and in brackets as a multiple of our mean:",
+        multiples(cases, "server", "mean of 100 updates", server_floors(head["entries"], reading)),
     ]
     return "\n\n".join(parts)
 
@@ -149,22 +159,44 @@ def select_table(cases: Cells) -> str:
     return "\n".join(lines)
 
 
-def multiples(cases: Cells, name: str, unit: str) -> str:
+def one_reading(cases: Cells) -> float:
+    """Seconds to read every entry of an update once: the median over the densities, which do not matter to it."""
+    return float(median(case["one reading"]["seconds"] for (name, _), case in cases.items() if name == "update"))
+
+
+def server_floors(size: int, reading: float) -> dict[str, float]:
+    """Seconds to read all that the server is given, and to write the mean, at the speed of one reading.
+
+    A sparse entry has 12 bytes in memory, its index 8 and its value 4.
+    """
+    a_byte = reading / (4 * size)
+    sparse, dense = 100 * 12 * int(0.01 * size), 100 * 4 * size
+    return {
+        "one reading of all sparse updates": (sparse + 4 * size) * a_byte,
+        "one reading of all dense vectors": (dense + 4 * size) * a_byte,
+    }
+
+
+def multiples(cases: Cells, name: str, unit: str, floors: dict[str, float]) -> str:
     densities = [density for found, density in cases if found == name]
     lines = [f"| | {' | '.join(f'{100 * d:g} %' for d in densities)} |", "|---|" + "---:|" * len(densities)]
     for method in cases[name, densities[0]]:
         taken = [(cases[name, d][method]["seconds"], cases[name, d][unit]["seconds"]) for d in densities]
         lines.append(f"| {method} | {' | '.join(with_ratio(t, t / u, method != unit) for t, u in taken)} |")
+    for floor, seconds in floors.items():
+        units = [cases[name, d][unit]["seconds"] for d in densities]
+        lines.append(f"| {floor} | {' | '.join(with_ratio(seconds, seconds / u, True) for u in units)} |")
     return "\n".join(lines)
 
 
-def hostile(cases: Cells) -> str:
-    lines = ["| | CWMP | torch.topk | np.argpartition |", "|---|---:|---:|---:|"]
+def hostile(cases: Cells, reading: float) -> str:
+    lines = ["| | CWMP | torch.topk | np.argpartition | one reading |", "|---|---:|---:|---:|---:|"]
     for (name, density), case in cases.items():
         if "BudgetedCWMP" in case or name in ("client step", "server"):
             continue
         ours = case["CWMP"]["seconds"]
         cells = [with_ratio(row["seconds"], row["seconds"] / ours, method != "CWMP") for method, row in case.items()]
+        cells.append(with_ratio(reading, reading / ours, True))
         lines.append(f"| {name}, {100 * density:g} % | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -173,10 +205,109 @@ def with_ratio(seconds: float, ratio: float, shown: bool) -> str:
     return f"{milliseconds(seconds)} ({multiple(ratio)})" if shown else milliseconds(seconds)
 
 
+class Aim(NamedTuple):
+    """What a time divided by another should be, and what it is, case by case."""
+
+    what: str
+    limit: float
+    at_least: bool
+    found: dict[str, float]
+
+    def missed(self) -> dict[str, float]:
+        """The cases in which it is not as asked."""
+        return {case: r for case, r in self.found.items() if (r < self.limit if self.at_least else r > self.limit)}
+
+    def line(self) -> str:
+        """Its row of the table."""
+        missed = [f"{r:.3g} at {case}" for case, r in self.missed().items()]
+        asked = f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
+        return f"| {self.what} | {asked} | {between(self.found.values())} | {'; '.join(missed) or 'none'} |"
+
+
+def aims() -> str:
+    """What was asked of the CPU, as ratios of times in `select.json`, and where it is missed."""
+    lines = ["| time over time | asked | found | missed |", "|---|---|---|---|"]
+    return "\n".join(lines + [aim.line() for aim in every_aim(by_case(results("select.json")["rows"]))])
+
+
+def every_aim(cases: Cells) -> Iterator[Aim]:
+    updates = {density: case for (name, density), case in cases.items() if name == "update"}
+    steps = {density: case for (name, density), case in cases.items() if name == "client step"}
+
+    def ratios(of: str, to: str, among: dict[float, dict[str, Row]]) -> dict[str, float]:
+        return {f"{100 * d:g} %": case[of]["seconds"] / case[to]["seconds"] for d, case in among.items()}
+
+    sparse = {density: case for density, case in updates.items() if density < 0.2}
+    dense = {density: case for density, case in updates.items() if density >= 0.2}
+    for peer, below, above in (("torch.topk", 10, 7), ("np.argpartition", 5, 4)):
+        yield Aim(f"{peer} over CWMP, below 20 %", below, True, ratios(peer, "CWMP", sparse))
+        yield Aim(f"{peer} over CWMP, 20 %", above, True, ratios(peer, "CWMP", dense))
+    hostile = {
+        f"{name}, {100 * d:g} %": case["torch.topk"]["seconds"] / case["CWMP"]["seconds"]
+        for (name, d), case in cases.items()
+        if name not in ("update", "client step", "server")
+    }
+    yield Aim("torch.topk over CWMP, updates that mislead", 1, True, hostile)
+    each = "a cost an entry"
+    yield Aim(f"CWMP with {each} over CWMP", 2, False, ratios(f"CWMP, {each}", "CWMP", updates))
+    yield Aim("BudgetedCWMP over CWMP", 4, False, ratios("BudgetedCWMP", "CWMP", updates))
+    with_each = ratios(f"BudgetedCWMP, {each}", f"CWMP, {each}", updates)
+    yield Aim(f"BudgetedCWMP over CWMP, both with {each}", 4, False, with_each)
+    for bits in ("1 bit", "4 bits"):
+        step = f"ErrorFeedback(Quantized(CWMP)), {bits}"
+        yield Aim(f"{step}, over CWMP", 3, False, ratios(step, "CWMP", steps))
+    server = {density: case for (name, density), case in cases.items() if name == "server"}
+    payloads = ratios("dense, torch.stack and mean", "mean of 100 payloads", server)
+    yield Aim("torch.stack and mean of 100 dense vectors over the mean of 100 payloads", 10, True, payloads)
+
+
+def in_short() -> str:
+    """What a reader of the README wants to know of `select.json` and `wire.json`."""
+    found = results("select.json")
+    head, cases = found["header"], by_case(found["rows"])
+    updates = [case for (name, _), case in cases.items() if name == "update"]
+    ours = [case["CWMP"]["seconds"] for case in updates]
+
+    def against(peer: str) -> str:
+        return between([case[peer]["seconds"] / case["CWMP"]["seconds"] for case in updates])
+
+    real = [
+        case
+        for case in by_support(results("wire.json")["rows"]).values()
+        if case["joulegrad float32"]["rule"] != "random"
+    ]
+    bits = [8 * case["joulegrad float32"]["index_bytes"] / case["joulegrad float32"]["entries"] for case in real]
+    small = [case["joulegrad float32"] for case in real if case["joulegrad float32"]["density"] == 0.01]
+    encode, decode = ([1000 * row[f"{way}_seconds"] for row in small] for way in ("encode", "decode"))
+    densities = [100 * density for name, density in cases if name == "update"]
+    return (
+        f"On {head['threads']} threads of an {head['cpu']}, CWMP chooses {between(densities)} % of ResNet-18's "
+        f"{head['entries']:,} entries in {between([1000 * t for t in ours])} ms; a bare reading of them takes "
+        f"{milliseconds(one_reading(cases))} ms. `torch.topk(|g| / c)` takes {against('torch.topk')} times as long as "
+        f"CWMP, `np.argpartition` {against('np.argpartition')} times, `BudgetedCWMP` {against('BudgetedCWMP')} times. "
+        f"An index of a real update takes {between(bits)} bits on the wire, and what is chosen at 1 % is encoded in "
+        f"{between(encode)} ms and decoded in {between(decode)} ms on one thread."
+    )
+
+
+def between(numbers: Iterable[float]) -> str:
+    """The least and the largest, in three digits."""
+    ordered = sorted(numbers)
+    least, largest = f"{ordered[0]:.3g}", f"{ordered[-1]:.3g}"
+    return least if least == largest else f"{least} to {largest}"
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
+    "README.md": [("benchmarks, in short", in_short)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
-    "docs/performance.md": [("benchmarks/select.json", select)],
+    "docs/performance.md": [("benchmarks/select.json, what was asked", aims), ("benchmarks/select.json", select)],
 }
+PICTURES = {"docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json"}
+
+
+def origin(name: str) -> str:
+    """What a picture says of the result file that it was drawn from."""
+    return f"benchmarks/results/{name}, SHA-256 {hashlib.sha256((RESULTS / name).read_bytes()).hexdigest()}"
 
 
 def results(name: str) -> Any:
@@ -197,18 +328,22 @@ def filled(page: str, text: str) -> str:
 
 
 def main() -> int:
-    stale = []
+    checking, stale = "--check" in sys.argv[1:], 0
     for page in PAGES:
         path = ROOT / page
         before = path.read_text()
         after = filled(page, before)
         if before != after:
-            stale.append(page)
-            if "--check" not in sys.argv[1:]:
+            stale += checking
+            print(f"{page} is not what the result files give" if checking else f"{page} written")
+            if not checking:
                 path.write_text(after)
-    for page in stale:
-        print(f"{page} is not what the result files give" if "--check" in sys.argv[1:] else f"{page} written")
-    return 1 if stale and "--check" in sys.argv[1:] else 0
+    for picture, name in PICTURES.items():
+        path = ROOT / picture
+        if not path.exists() or origin(name) not in path.read_text():
+            stale += 1
+            print(f"{picture} is not drawn from benchmarks/results/{name}: python benchmarks/plots.py")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -9,10 +9,14 @@ not what the first steps from a random initialisation look like. It is kept in s
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
+
 import argparse
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch

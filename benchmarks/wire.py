@@ -11,13 +11,16 @@ and values, because most of what a general compressor does with an update is to 
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
+
 import argparse
 import json
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any

@@ -36,6 +36,29 @@ def test_a_page_that_was_changed_by_hand_is_noticed(monkeypatch):
         tables.filled("docs/wire.md", text[:start])
 
 
+def test_an_aim_that_is_missed_is_said_to_be(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    slow = tables.Aim("a over b", 4, False, {"1 %": 4.0, "5 %": 4.01})
+    assert slow.line() == "| a over b | at most 4 | 4 to 4.01 | 4.01 at 5 % |"
+    fast = tables.Aim("a over b", 4, True, {"1 %": 4.0, "5 %": 4.01})
+    assert fast.line() == "| a over b | at least 4 | 4 to 4.01 | none |"
+
+
+def test_a_picture_of_other_results_is_noticed(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    assert tables.main() == 0
+    (tmp_path / "select.json").write_text((ROOT / "benchmarks/results/select.json").read_text() + "\n")
+    (tmp_path / "wire.json").write_text((ROOT / "benchmarks/results/wire.json").read_text())
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    assert tables.main() == 1
+    assert "docs/pictures/select.svg is not drawn from" in capsys.readouterr().out
+
+
 def test_the_results_hold_random_and_real_supports():
     assert {row["model"] for row in OURS} == {"resnet18", "vgg11"}
     assert {row["rule"] for row in OURS} == {"random", "TopK", "CWMP", "PerLayer(TopK)", "PerLayer(CWMP)"}
