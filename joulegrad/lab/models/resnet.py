@@ -1,16 +1,21 @@
-"""Two networks for images of 32 x 32: one whose classifier is a trifle, one that is mostly classifier."""
+"""ResNet-18 for small images."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["resnet18", "vgg11"]
+from joulegrad.lab.models.shapes import image
+
+__all__ = ["resnet18", "resnet18_groupnorm"]
+
+Norm = Callable[[int], nn.Module]
 
 
-def resnet18(classes: int = 10) -> nn.Module:
+def resnet18(shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, norm: Norm = nn.BatchNorm2d) -> nn.Module:
     """ResNet-18 for images of 32 x 32: first convolution 3 x 3, no max pooling, `fc` last.
 
     Of 11,173,962 parameters (10 classes) `fc` holds 5,130.
@@ -22,15 +27,16 @@ def resnet18(classes: int = 10) -> nn.Module:
 
     Reference: He et al., Deep Residual Learning for Image Recognition, 2016.
     """
+    colours, _, _ = image("resnet18", shape)
     blocks: list[nn.Module] = []
     channels = 64
     for wider, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [BasicBlock(channels, wider, stride), BasicBlock(wider, wider)]
+        blocks += [BasicBlock(channels, wider, stride, norm), BasicBlock(wider, wider, 1, norm)]
         channels = wider
     return nn.Sequential(
         OrderedDict(
-            conv=_conv3(3, 64),
-            norm=nn.BatchNorm2d(64),
+            conv=_conv3(colours, 64),
+            norm=norm(64),
             relu=nn.ReLU(),
             blocks=nn.Sequential(*blocks),
             pool=nn.AdaptiveAvgPool2d(1),
@@ -38,6 +44,18 @@ def resnet18(classes: int = 10) -> nn.Module:
             fc=nn.Linear(512, classes),
         )
     )
+
+
+def resnet18_groupnorm(shape: tuple[int, ...] = (3, 32, 32), classes: int = 10) -> nn.Module:
+    """ResNet-18 with GroupNorm of 32 groups: no buffers to share, and clients with few classes do not harm it.
+
+    Example:
+        >>> Layout.of(resnet18_groupnorm())
+        Layout(11,173,962 entries in 62 parameters, fingerprint da5af1e901ba6bad)
+
+    Reference: Wu and He, Group Normalization, 2018; Hsieh et al., The Non-IID Data Quagmire, 2020.
+    """
+    return resnet18(shape, classes, norm=lambda channels: nn.GroupNorm(32, channels))
 
 
 class BasicBlock(nn.Module):
@@ -48,57 +66,25 @@ class BasicBlock(nn.Module):
         torch.Size([1, 4, 4, 4])
     """
 
-    def __init__(self, channels: int, wider: int, stride: int = 1) -> None:
+    def __init__(self, channels: int, wider: int, stride: int = 1, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         self.body = nn.Sequential(
             _conv3(channels, wider, stride),
-            nn.BatchNorm2d(wider),
+            norm(wider),
             nn.ReLU(),
             _conv3(wider, wider),
-            nn.BatchNorm2d(wider),
+            norm(wider),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != wider:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(channels, wider, 1, stride, bias=False),
-                nn.BatchNorm2d(wider),
+                norm(wider),
             )
 
     def forward(self, x: Tensor) -> Tensor:
         """relu(body(x) + shortcut(x))."""
         return torch.relu(self.body(x) + self.shortcut(x))
-
-
-def vgg11(classes: int = 10) -> nn.Module:
-    """VGG-11 for images of 32 x 32, with BatchNorm and the classic large classifier 512-4096-4096-classes.
-
-    Of 28,146,762 parameters (10 classes) the classifier holds 18,923,530.
-
-    Example:
-        >>> layout = Layout.of(vgg11())
-        >>> layout.size, sorted(LayerType().members(layout))[-2:]
-        (28146762, ['classifier.6.bias', 'classifier.6.weight'])
-
-    Reference: Simonyan and Zisserman, Very Deep Convolutional Networks, 2015, configuration A.
-    """
-    features: list[nn.Module] = []
-    channels = 3
-    for width in (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"):
-        if isinstance(width, str):
-            features.append(nn.MaxPool2d(2))
-        else:
-            features += [_conv3(channels, width), nn.BatchNorm2d(width), nn.ReLU()]
-            channels = width
-    classifier = nn.Sequential(
-        nn.Linear(512, 4096),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(4096, 4096),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(4096, classes),
-    )
-    return nn.Sequential(OrderedDict(features=nn.Sequential(*features), flatten=nn.Flatten(), classifier=classifier))
 
 
 def _conv3(channels: int, wider: int, stride: int = 1) -> nn.Conv2d:
