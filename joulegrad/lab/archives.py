@@ -7,7 +7,6 @@ import io
 import math
 import pickle
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -159,14 +158,13 @@ def _cached(archive: Archive) -> dict[str, bytes]:
         if (files := _from_folder(archive, cache / archive.folder)) is not None:
             return files
         paths = [_fetched(archive, file, place) for file in archive.files]
-        if packed:  # unpacked once, because that takes longer than all the rest; renamed when complete
+        if packed:  # unpacked once, because that takes longer than all the rest
             files = _from_tar(archive, paths[0])
-            with tempfile.TemporaryDirectory(dir=cache) as scratch:
-                whole = Path(scratch) / "whole"
-                whole.mkdir()
-                for name, content in files.items():
-                    (whole / name).write_bytes(content)
-                whole.replace(cache / archive.folder)
+            folder = cache / archive.folder
+            folder.mkdir(exist_ok=True)
+            for name, content in files.items():  # each appears when it is complete
+                (folder / f"{name}.part").write_bytes(content)
+                (folder / f"{name}.part").replace(folder / name)
             return files
     return _given(archive, cache)
 
@@ -236,7 +234,7 @@ def _append(url: str, part: Path) -> None:
             Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress,
         ):
             bar = progress.add_task(part.stem, total=length and start + length, completed=start)
-            for chunk in response.iter_content(1 << 16):
+            for chunk in response.iter_content(4096):  # of a connection that breaks, the last chunk is lost
                 file.write(chunk)
                 progress.advance(bar, len(chunk))
 

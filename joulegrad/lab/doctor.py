@@ -16,7 +16,11 @@ import torch
 import joulegrad
 from joulegrad import kernels
 
-EXTRAS = {"lab": ("sklearn", "scipy", "safetensors", "typer", "rich"), "flower": ("flwr",), "nvml": ("pynvml",)}
+EXTRAS = {
+    "lab": ("sklearn", "scipy", "safetensors", "typer", "rich", "matplotlib", "PIL", "pooch", "requests", "filelock"),
+    "flower": ("flwr",),
+    "nvml": ("pynvml",),
+}
 
 
 class Fact(NamedTuple):
