@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import machine
 import torch
 
+import machine
 from joulegrad import CWMP, ErrorFeedback, LayerType, Quantized
 from joulegrad.compressor import Compressor
 from joulegrad.lab import cuda

@@ -1,8 +1,9 @@
 """Clients' turns on one GPU: several at once, each a captured graph replayed on a stream of its own.
 
 A step of a small network is hundreds of tiny kernels, which take longer to launch than to run. So a step is captured
-once a lane and replayed, and several lanes share the GPU; while they train, the host compresses and encodes what
-others have finished.
+once a lane and replayed, and several lanes share the GPU, a thread each; while some train, others compress and encode.
+Results are those of the CPU up to rounding, and not the same to the bit from run to run: libraries choose kernels by
+their speed, and lanes that drop out at random share one generator.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import SimpleQueue
+from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from joulegrad import Layout
-from joulegrad.compressor import State
 from joulegrad.lab import data
 from joulegrad.lab.client import (
     NOISE,
@@ -108,17 +110,6 @@ class Lane:
         self.stream.synchronize()
 
 
-class Started(NamedTuple):
-    """A turn whose training is queued on a lane."""
-
-    turn: Turn
-    lane: Lane
-    state: State
-    seen: int
-    done: torch.cuda.Event
-    began: float
-
-
 class Gpu:
     """One GPU that plays clients' turns.
 
@@ -140,7 +131,7 @@ class Gpu:
         torch.backends.cudnn.benchmark = True
         self.experiment, self.layout, self.memories = experiment, layout, memories
         self.parts = [part.to(self.device) for part in parts]
-        self.task = task
+        self.task = task._replace(mean=task.mean.to(self.device), std=task.std.to(self.device))
         self.train_set, self.test_set = (_resident(task, part, self.device) for part in (task.train, task.test))
         self.states = [operator.init(layout) for operator in experiment.operators]
         self.fresh = {name: b.clone().to(self.device) for name, b in own_buffers(model, layout).items()}
@@ -148,6 +139,11 @@ class Gpu:
         self.unwritten: set[int] = set()
         count = min(LANES, experiment.clients_per_round or len(parts))
         self.lanes = [Lane(experiment, layout, model, self.device) for _ in range(count)]
+        self.free: SimpleQueue[Lane] = SimpleQueue()
+        for lane in self.lanes:
+            self.free.put(lane)
+        self.threads = ThreadPoolExecutor(count, thread_name_prefix="lane")
+        self.keeping = Lock()
         size = experiment.local.batch_size
         if any(len(part) >= size for part in parts):
             whole = self._inputs(torch.arange(size, device=self.device) % len(task.train.labels), None)
@@ -155,64 +151,62 @@ class Gpu:
                 lane.capture(whole)
 
     def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
-        """Answers as lanes finish, the client with most examples first to begin."""
+        """Answers as they come, the client with most examples first to begin."""
         broadcast, averaged = weights.to(self.device), buffers.to(self.device)
-        waiting = sorted(turns, key=lambda turn: len(self.parts[turn.client]))  # the longest is popped first
-        running: list[Started] = []
-        free = list(self.lanes)
         torch.cuda.synchronize()
-        while waiting or running:
-            while waiting and free:
-                running.append(self._start(t, waiting.pop(), free.pop(), broadcast, averaged))
-            finished = next((s for s in running if s.done.query()), None)
-            if finished is None:
-                time.sleep(0.0002)
-                continue
-            running.remove(finished)
-            yield self._finish(t, finished, broadcast)
-            free.append(finished.lane)
+        longest_first = sorted(turns, key=lambda turn: -len(self.parts[turn.client]))
+        futures = [self.threads.submit(self._turn, t, turn, broadcast, averaged) for turn in longest_first]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
 
-    def _start(self, t: int, turn: Turn, lane: Lane, broadcast: Tensor, averaged: Tensor) -> Started:
-        """Queue a turn's training."""
-        began, experiment, part = time.perf_counter(), self.experiment, self.parts[turn.client]
-        local = experiment.local
-        noise = int(draws(experiment, NOISE, t, turn.client).integers(2**62))
-        augmenting = torch.Generator().manual_seed(noise) if local.augment else None
-        batches = list(shuffled(len(part), local, draws(experiment, SHUFFLING, t, turn.client)))
-        with torch.cuda.stream(lane.stream):
-            torch.cuda.manual_seed(noise)  # dropout layers ask the device's generator
-            lane.load(broadcast, averaged)
-            state = recalled(self._first(turn.client), lane.own, self.fresh, self._memory(turn))
-            lane.rate.fill_(local.lr_at(t, experiment.rounds))
-            lane.model.train()
-            for some in (batches[i : i + TOGETHER] for i in range(0, len(batches), TOGETHER)):
-                chosen = part[torch.from_numpy(np.concatenate(some)).to(self.device)]
-                inputs, labels, at = self._inputs(chosen, augmenting), self.train_set.labels[chosen], 0
-                for batch in some:
-                    lane.step(inputs[at : at + len(batch)], labels[at : at + len(batch)])
-                    at += len(batch)
-            done = torch.cuda.Event()
-            done.record(lane.stream)
-        return Started(turn, lane, state, sum(map(len, batches)), done, began)
+    def _turn(self, t: int, turn: Turn, broadcast: Tensor, averaged: Tensor) -> Answer | Diverged:
+        """One client's round on a lane that is free; others go on meanwhile."""
+        lane = self.free.get()
+        try:
+            with torch.cuda.stream(lane.stream):
+                return self._play(t, turn, lane, broadcast, averaged)
+        finally:
+            self.free.put(lane)
 
-    def _finish(self, t: int, started: Started, broadcast: Tensor) -> Answer | Diverged:
-        """Compress and encode what a lane has learned, and keep what the client remembers."""
-        turn, lane, state, seen, _, began = started
+    def _play(self, t: int, turn: Turn, lane: Lane, broadcast: Tensor, averaged: Tensor) -> Answer | Diverged:
+        began, (client, place) = time.perf_counter(), turn
+        state = recalled(self.states[client % len(self.states)], lane.own, self.fresh, self._memory(turn))
+        lane.load(broadcast, averaged)
+        loss = self._train(t, client, lane)
+        update = broadcast - torch.cat([p.detach().reshape(-1) for p in lane.parameters])
+        buffers = self.layout.buffer_values(lane.model)
+        lane.stream.synchronize()
         trained = time.perf_counter() - began
-        with torch.cuda.stream(lane.stream):
-            update = broadcast - torch.cat([p.detach().reshape(-1) for p in lane.parameters])
-            buffers = self.layout.buffer_values(lane.model)
-            loss = float(lane.loss) / max(seen, 1)
-            try:
-                answer, state = reply(
-                    self.experiment, self.layout, t, turn.client, update, buffers, state, loss, trained
-                )
-            except Diverged as why:
-                return why
-            if turn.place.write is not None:
-                self._keep(turn.client, turn.place.write, dict(remembered(state, lane.own)))
-            lane.stream.synchronize()
+        try:
+            answer, state = reply(self.experiment, self.layout, t, client, update, buffers, state, loss, trained)
+        except Diverged as why:
+            return why
+        if place.write is not None:
+            self._keep(client, place.write, dict(remembered(state, lane.own)))
+        lane.stream.synchronize()
         return answer
+
+    def _train(self, t: int, client: int, lane: Lane) -> float:
+        """LocalSGD; the mean loss."""
+        experiment, part, seen = self.experiment, self.parts[client], 0
+        local = experiment.local
+        noise = int(draws(experiment, NOISE, t, client).integers(2**62))
+        augmenting = torch.Generator().manual_seed(noise) if local.augment else None
+        lane.rate.fill_(local.lr_at(t, experiment.rounds))
+        lane.model.train()
+        batches = list(shuffled(len(part), local, draws(experiment, SHUFFLING, t, client)))
+        for some in (batches[i : i + TOGETHER] for i in range(0, len(batches), TOGETHER)):
+            chosen = part[torch.from_numpy(np.concatenate(some)).to(self.device)]
+            inputs, labels, at = self._inputs(chosen, augmenting), self.train_set.labels[chosen], 0
+            for batch in some:
+                lane.step(inputs[at : at + len(batch)], labels[at : at + len(batch)])
+                at += len(batch)
+            seen += at
+        return float(lane.loss) / max(seen, 1)
 
     def evaluate(self, weights: Tensor, buffers: Tensor) -> tuple[float, float]:
         """Accuracy and mean loss on the test examples."""
@@ -239,7 +233,8 @@ class Gpu:
         self.unwritten.clear()
 
     def close(self) -> None:
-        """Nothing runs on by itself."""
+        """End the threads."""
+        self.threads.shutdown(cancel_futures=True)
 
     def _inputs(self, chosen: Tensor, augmenting: torch.Generator | None) -> Tensor:
         inputs = self.train_set.inputs[chosen]
@@ -247,15 +242,16 @@ class Gpu:
             inputs = data.augment(inputs, augmenting)
         return _normalised(self.task, inputs)
 
-    def _first(self, client: int) -> State:
-        return self.states[client % len(self.states)]
-
     def _memory(self, turn: Turn) -> dict[str, Tensor] | None:
         if turn.client in self.kept:
             return self.kept[turn.client][1]
         return self.memories.read(turn.client, turn.place.read)
 
     def _keep(self, client: int, place: int, memory: dict[str, Tensor]) -> None:
+        with self.keeping:
+            self._keep_alone(client, place, memory)
+
+    def _keep_alone(self, client: int, place: int, memory: dict[str, Tensor]) -> None:
         self.kept.pop(client, None)
         self.kept[client] = place, memory
         self.unwritten.add(client)

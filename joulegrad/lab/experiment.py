@@ -35,9 +35,9 @@ import joulegrad
 from joulegrad import LayerType, TopK
 from joulegrad.compressor import Compressor, is_count
 from joulegrad.cost import Cost, is_finite
-from joulegrad.lab import naming, notation, partition
+from joulegrad.lab import naming, notation
 from joulegrad.lab.data import Data
-from joulegrad.lab.partition import Dirichlet, Partition
+from joulegrad.lab.partition import IID, ByColumn, Dirichlet, Partition, Quantity, Shards
 
 __all__ = ["DENSE", "Experiment", "LocalSGD", "Server", "changed", "load"]
 
@@ -231,7 +231,7 @@ class Experiment:
 
 TABLES: dict[str, type] = {"data": Data, "local": LocalSGD, "server": Server}
 TEXTS = ("partition", "compress", "cost")
-PARTITIONS = {name: getattr(partition, name) for name in partition.__all__ if inspect.isclass(getattr(partition, name))}
+PARTITIONS = {kind.__name__: kind for kind in (IID, ByColumn, Dirichlet, Quantity, Shards)}
 OPERATORS = {
     name: value
     for name in joulegrad.__all__
@@ -315,7 +315,7 @@ def _text(key: str, value: Any) -> Any:
         )
     if key == "compress" and value == "dense":
         return DENSE
-    names = dict(PARTITIONS if key == "partition" else OPERATORS)
+    names: dict[str, Any] = dict(PARTITIONS if key == "partition" else OPERATORS)
     module, colon, rest = value.partition(":")
     if colon and all(part.isidentifier() for part in module.split(".")):
         value, name = rest, rest.partition("(")[0].strip()

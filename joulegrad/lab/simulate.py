@@ -65,12 +65,13 @@ class Simulation:
         memories: file for what clients remember; None: a temporary one.
 
     Example:
+        >>> from joulegrad.lab.experiment import Experiment
         >>> from joulegrad.lab.partition import IID
         >>> experiment = Experiment(model="logistic", partition=IID(clients=4), rounds=2)
         >>> with Simulation(experiment, workers=1) as simulation:
         ...     rows = list(simulation)
         >>> [row["round"] for row in rows], rows[0]["bytes_up"]
-        ([1, 2], 10556)
+        ([1, 2], 10520)
     """
 
     def __init__(
