@@ -1,13 +1,16 @@
 """The arithmetic of selection, by where the update lies.
 
 reference    the specification: slow, obvious, plain torch on any device
-cpu          numba: about one reading of the update
+cpu          numba: about two readings of the update
+gpu          Triton: the same, where there is a GPU of NVIDIA's and Triton is installed
 
 Every kernel returns the reference's result, to the bit, on every input; `chosen` says which one serves a device.
 """
 
 from __future__ import annotations
 
+import importlib.util
+from functools import lru_cache
 from types import ModuleType
 
 import torch
@@ -37,7 +40,16 @@ def chosen(device: torch.device, dtype: torch.dtype = torch.float32) -> ModuleTy
         from joulegrad.kernels import cpu
 
         return cpu
+    if device.type == "cuda" and dtype != torch.float64 and _triton():
+        from joulegrad.kernels import gpu
+
+        return gpu
     return reference
+
+
+@lru_cache
+def _triton() -> bool:
+    return torch.version.cuda is not None and importlib.util.find_spec("triton") is not None
 
 
 def _of(update: Tensor) -> ModuleType:
@@ -68,11 +80,13 @@ def prefix_within(scores: Scores, k: int, joules: float) -> Tensor:
 
 def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
     """The most worth under both budgets, up to two entries, with a bound that no feasible set exceeds."""
-    if _of(scores.update) is reference:
+    device = scores.update.device
+    if chosen(torch.device("cpu"), scores.update.dtype) is reference:
         return reference.budgeted(scores, k, joules)
     from joulegrad.kernels import dual
 
-    return dual.budgeted(scores, k, joules)
+    found = dual.budgeted(scores.to(torch.device("cpu")), k, joules)  # on a GPU, too: the search is the host's
+    return found._replace(indices=found.indices.to(device))
 
 
 def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:

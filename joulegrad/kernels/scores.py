@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from joulegrad.cost import Prices
@@ -29,3 +30,7 @@ class Scores(NamedTuple):
     def worth(self) -> Scores:
         """The same without prices."""
         return Scores(self.update, self.power)
+
+    def to(self, device: torch.device) -> Scores:
+        """The same on another device; itself if it is there already."""
+        return Scores(self.update.to(device), self.power, self.prices and self.prices.to(device))

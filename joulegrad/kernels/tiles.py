@@ -1,0 +1,457 @@
+"""The programs of selection on the GPU, in Triton: what each reads, writes, and why.
+
+Every entry has a rank of its own: by its score, |g|^power / c in float64, and of equal scores the lower index first.
+So there are no ties to count, however many entries are equal. A *mark* is a place in that order: the bits of a score,
+which order as scores do, and an index.
+
+The update is cut into *tiles* of neighbouring entries with one cost, a *run*. There a score reaches a threshold if, and
+only if, the float's bits without the sign (its *key*) reach an integer, which is computed once a run. NaN and infinity
+have the largest keys of all; a tile that meets any says so.
+
+Programs of one kernel do not wait for each other; what needs the results of all is done by the last to end, for which
+each takes a ticket. Only `emit` waits, for the tiles before its own.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# The fields of a row's state, int64.
+LOW, LOW_AT, HIGH, HIGH_AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # marks around the k-th
+FLOOR, CEILING, FIRST, LAST = (
+    tl.constexpr(4),
+    tl.constexpr(5),
+    tl.constexpr(6),
+    tl.constexpr(7),
+)  # where it lies, closer
+WANTED, INSIDE = tl.constexpr(8), tl.constexpr(9)  # which of those inside it is, and how many they are
+COUNTED = tl.constexpr(10)  # how many are above the high mark, times 2^32, plus how many are between
+FEW, CUT = tl.constexpr(11), tl.constexpr(12)  # how many are set aside; the index of the k-th
+SHIFT = tl.constexpr(15)  # how many bits a bin drops
+TICKET, STATUS = tl.constexpr(13), tl.constexpr(14)
+FIELDS = tl.constexpr(16)
+
+DONE, NOT_FINITE, MISLED, CROWDED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # the status
+
+SPECIAL = tl.constexpr(0x7F800000)  # the key of infinity; those of NaN lie above
+INFINITE = tl.constexpr(0x7FF0000000000000)  # the bits of an infinite score
+NOWHERE = tl.constexpr(0x7FFFFFFF)  # an index above all
+
+LINE = tl.constexpr(4)
+WINDOW = tl.constexpr(256)  # tiles that `emit` looks back at, at once
+
+
+@triton.jit
+def key_of(g):
+    """A float's bits without the sign: they order as magnitudes do."""
+    return g.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def score_of(key, cost, POWER: tl.constexpr):
+    """|g|^power / c in float64, one rounding a step: the reference's very bits, as an integer."""
+    s = key.to(tl.float32, bitcast=True).to(tl.float64)
+    if POWER == 2:
+        s = s * s
+    return (s / cost).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def cost_at(at, some, costs, ends, runs, EACH: tl.constexpr, STEPS: tl.constexpr):
+    """What entries cost: each its own, or what the run costs that it lies in, the first that ends after it."""
+    if EACH:
+        cost = tl.load(costs + at, mask=some, other=1.0)
+    else:
+        low = tl.zeros_like(at).to(tl.int32)
+        high = low + runs - 1
+        for _ in tl.static_range(STEPS):
+            middle = (low + high) // 2
+            later = tl.load(ends + middle, mask=some, other=0) <= at
+            low = tl.where(later & (low < high), middle + 1, low)
+            high = tl.where(later, high, middle)
+        cost = tl.load(costs + low, mask=some, other=1.0)
+    return cost
+
+
+@triton.jit
+def store_keys(keys, runs, costs, bits, POWER: tl.constexpr, RUNS: tl.constexpr):
+    """The least key of each run whose score reaches `bits`, and the least whose score exceeds it.
+
+    As many keys lie below as the answer says. Its hexadecimal digits are found from the highest down, by 15 trials.
+    """
+    for start in range(0, 2 * runs, 2 * RUNS):
+        place = start + tl.arange(0, 2 * RUNS)
+        cost = tl.load(costs + place // 2, mask=place < 2 * runs, other=1.0)
+        target = bits + place % 2
+        least = tl.zeros([2 * RUNS], tl.int64)
+        trial = tl.arange(0, 16)
+        for digit in tl.static_range(8):
+            key = least[:, None] + (trial[None, :].to(tl.int64) << (28 - 4 * digit)) - 1
+            possible = (trial[None, :] > 0) & (key < SPECIAL)
+            score = score_of(tl.where(possible, key, 0).to(tl.int32), cost[:, None], POWER)
+            below = possible & (score < target[:, None])
+            least += tl.sum(below.to(tl.int32), 1).to(tl.int64) << (28 - 4 * digit)
+        tl.store(keys + place, least.to(tl.int32), mask=place < 2 * runs)
+
+
+@triton.jit
+def store_range(state, floor, ceiling, first, last, BINS: tl.constexpr):
+    """Where the k-th lies, and how many bits to drop so that all that lies there falls into so many bins."""
+    tl.store(state + FLOOR, floor)
+    tl.store(state + CEILING, ceiling)
+    tl.store(state + FIRST, first)
+    tl.store(state + LAST, last)
+    span = tl.where(floor == ceiling, last - first, ceiling - floor)
+    shift = 0
+    while (span >> shift) >= BINS:
+        shift += 1
+    tl.store(state + SHIFT, shift)
+
+
+@triton.jit
+def is_last(state, programs):
+    """Whether all other programs of this row have ended; what they wrote can be read then."""
+    tl.debug_barrier()
+    ticket = tl.atomic_add(state + TICKET, 1, sem="acq_rel")
+    tl.debug_barrier()
+    if ticket == programs - 1:
+        tl.store(state + TICKET, 0)
+    return ticket == programs - 1
+
+
+@triton.jit(do_not_specialize=["size", "runs", "m"])
+def sample(
+    g, size, costs, ends, runs, state, bins, drawn, drawn_at, m,
+    POWER: tl.constexpr, EACH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """Scores of entries drawn one from each of m equal runs, by a hash of the run's number; and a clean slate.
+
+    What is not finite counts as 0. Reads a cache line for each.
+    """
+    part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = part * BLOCK + tl.arange(0, BLOCK)
+    first = size * i.to(tl.int64) // m
+    room = size * (i.to(tl.int64) + 1) // m - first
+    mixed = i.to(tl.uint32) * 0x9E3779B1
+    mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
+    mixed = mixed ^ (mixed >> 13)
+    at = first + mixed.to(tl.int64) % tl.maximum(room, 1)
+    key = key_of(tl.load(g + row * size + at, mask=i < m, other=0.0))
+    bits = score_of(tl.where(key < SPECIAL, key, 0), cost_at(at, i < m, costs, ends, runs, EACH, STEPS), POWER)
+    tl.store(drawn + row * m + i, bits, mask=i < m)
+    tl.store(drawn_at + row * m + i, at.to(tl.int32), mask=i < m)
+    share = tl.cdiv(BINS, tl.num_programs(0))
+    for start in range(part * share, tl.minimum((part + 1) * share, BINS), BLOCK):
+        b = start + tl.arange(0, BLOCK)
+        tl.store(bins + row * BINS + b, 0, mask=(b < (part + 1) * share) & (b < BINS))
+    if part == 0:
+        field = tl.arange(0, FIELDS)
+        value = tl.where(field == HIGH_AT, -1, tl.where(field == LOW_AT, NOWHERE, 0)).to(tl.int64)
+        tl.store(state + row * FIELDS + field, tl.where(field == HIGH, INFINITE, value))
+
+
+@triton.jit(do_not_specialize=["size", "m", "rank_low", "rank_high", "runs"])
+def bracket(
+    size, drawn, drawn_at, m, rank_low, rank_high, costs, runs, keys, state,
+    POWER: tl.constexpr, EACH: tl.constexpr, OWN: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
+    RUNS: tl.constexpr,
+):  # fmt: skip
+    """Marks around the k-th entry: those of the sample that have the given ranks, counted from 0.
+
+    Each program counts how many rank before each of a few: m² comparisons in all, and no sorting. A rank outside the
+    sample leaves its mark where nothing lies beyond it.
+    """
+    part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    state += row * FIELDS
+    drawn += row * m
+    i = part * OWN + tl.arange(0, OWN)
+    own = tl.load(drawn + i, mask=i < m, other=-1)
+    ahead = tl.zeros([OWN, BLOCK], tl.int32)
+    for start in range(0, m, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        other = tl.load(drawn + j, mask=j < m, other=-2)[None, :] + (j[None, :] < i[:, None])  # of equals the first
+        ahead += (other > own[:, None]).to(tl.int32)
+    rank = tl.sum(ahead, 1)
+    at = tl.load(drawn_at + row * m + i, mask=i < m, other=0).to(tl.int64)
+    found = (rank == rank_low) & (i < m)
+    tl.store(state + LOW + tl.zeros([OWN], tl.int32), own, mask=found)
+    tl.store(state + LOW_AT + tl.zeros([OWN], tl.int32), at, mask=found)
+    found = (rank == rank_high) & (i < m)
+    tl.store(state + HIGH + tl.zeros([OWN], tl.int32), own, mask=found)
+    tl.store(state + HIGH_AT + tl.zeros([OWN], tl.int32), at, mask=found)
+    if is_last(state, tl.num_programs(0)):
+        low, high = tl.load(state + LOW, volatile=True), tl.load(state + HIGH, volatile=True)
+        store_range(state, low, high, low * 0, low * 0 + size - 1, BINS)
+        if not EACH:
+            store_keys(keys + row * 4 * runs, runs, costs, low, POWER, RUNS)
+            store_keys(keys + row * 4 * runs + 2 * runs, runs, costs, high, POWER, RUNS)
+
+
+@triton.jit
+def lines_of(table, tile, tiles, BLOCK: tl.constexpr):
+    """Where each line of a tile begins, LINE neighbours that one thread looks at; the tile's first and last, its run.
+
+    A thread adds up its own lines by itself, so that little is left to be added up between threads.
+    """
+    first, last = tl.load(table + tile), tl.load(table + tiles + tile)
+    at = first // 16 * 16 + tl.arange(0, BLOCK // LINE) * LINE
+    return at, first, last, tl.load(table + 2 * tiles + tile)
+
+
+@triton.jit
+def bound_of(keys, last, mark_at):
+    """The least key that ranks at a mark or before it, in a tile that lies on one side of the mark's index."""
+    return tl.where(last - 1 <= mark_at, tl.load(keys), tl.load(keys + 1))
+
+
+@triton.jit
+def split(first, last, mark_at):
+    """Whether a mark's index lies inside a tile, so that equal keys on its two sides rank differently."""
+    return (first <= mark_at) & (mark_at < last - 1)
+
+
+@triton.jit
+def at_or_before(key, at, inside, costs, keys, bits, mark_at, POWER: tl.constexpr, EACH: tl.constexpr):
+    """Whether entries rank at a mark or before it; those outside their tile do not, NaN and infinity do."""
+    if EACH:
+        score = score_of(key, tl.load(costs + at, mask=inside, other=1.0), POWER)
+        found = (score > bits) | ((score == bits) & (at <= mark_at)) | (key >= SPECIAL)
+    else:
+        found = (key >= tl.load(keys + 1)) | ((key >= tl.load(keys)) & (at <= mark_at))
+    return inside & found
+
+
+@triton.jit(do_not_specialize=["size", "runs", "room"])
+def survey(
+    g, size, costs, table, runs, keys, state, words, listed, listed_at, room,
+    POWER: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Count what ranks at the high mark or before it, and list what follows, down to the low mark.
+
+    Reads 4 bytes an entry (12 with a cost an entry), and writes 8 for each that it lists: its key and index. What it
+    reads a second time, to list it, is near.
+    """
+    tile, row, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    g += row * size
+    state += row * FIELDS
+    listed += row * room
+    listed_at += row * room
+    at, first, last, run = lines_of(table, tile, tiles, BLOCK)
+    low, low_at = tl.load(state + LOW), tl.load(state + LOW_AT).to(tl.int32)
+    high, high_at = tl.load(state + HIGH), tl.load(state + HIGH_AT).to(tl.int32)
+    own = keys + row * 4 * runs + 2 * run
+    plain = (last - first == BLOCK) & (not split(first, last, low_at)) & (not split(first, last, high_at)) & (not EACH)
+    least, exceeding = 0, 0
+    if plain:
+        least, exceeding = bound_of(own, last, low_at), bound_of(own + 2 * runs, last, high_at)
+    reached, above, largest = tl.zeros_like(at), tl.zeros_like(at), tl.zeros_like(at)
+    for i in tl.static_range(LINE):
+        if plain:
+            key = key_of(tl.load(g + at + i))
+            reached += (key >= least).to(tl.int32)
+            above += (key >= exceeding).to(tl.int32)
+        else:
+            inside = (at + i >= first) & (at + i < last)
+            key = key_of(tl.load(g + at + i, mask=inside, other=0.0))
+            reached += at_or_before(key, at + i, inside, costs, own, low, low_at, POWER, EACH).to(tl.int32)
+            above += at_or_before(key, at + i, inside, costs, own + 2 * runs, high, high_at, POWER, EACH).to(tl.int32)
+        largest = tl.maximum(largest, key)
+    between = reached - above
+    n = tl.sum(between + (above << 16), 0).to(tl.int64)  # tiles have fewer than 2^15 entries
+    if tl.max(largest, 0) >= SPECIAL:
+        tl.atomic_or(state + STATUS, NOT_FINITE)
+    tl.store(words + row * tiles + tile, tl.zeros([], tl.int64))
+    base = tl.atomic_add(state + COUNTED, (n & 65535) + ((n >> 16) << 32), sem="relaxed") & NOWHERE
+    if (n & 65535) > 0:
+        place = base.to(tl.int32) + tl.cumsum(between, 0) - between
+        for i in tl.static_range(LINE):
+            if plain:
+                key = key_of(tl.load(g + at + i))
+                found = (key >= least) & (key < exceeding)
+            else:
+                inside = (at + i >= first) & (at + i < last)
+                key = key_of(tl.load(g + at + i, mask=inside, other=0.0))
+                found = at_or_before(key, at + i, inside, costs, own, low, low_at, POWER, EACH)
+                found &= ~at_or_before(key, at + i, inside, costs, own + 2 * runs, high, high_at, POWER, EACH)
+            tl.store(listed + place, key, mask=found & (place < room))
+            tl.store(listed_at + place, at + i, mask=found & (place < room))
+            place += found.to(tl.int32)
+
+
+@triton.jit
+def bins_of(bits, at, floor, ceiling, first, shift):
+    """The bins of entries that lie inside, the best first: by their scores; where all are equal, by their indices."""
+    return tl.where(floor == ceiling, at - first, ceiling - bits) >> shift
+
+
+@triton.jit(do_not_specialize=["room", "runs", "k"])
+def narrow(
+    listed, listed_at, room, costs, ends, runs, k, state, bins,
+    POWER: tl.constexpr, EACH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
+    CROWD: tl.constexpr,
+):  # fmt: skip
+    """Count the listed entries in bins; the last program says in which one the k-th is.
+
+    Reads 8 bytes an entry that is listed. Where that bin is crowded still, the next call divides it further.
+    """
+    row, programs = tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    state += row * FIELDS
+    bins += row * BINS
+    counted = tl.load(state + COUNTED)
+    n, above = counted & NOWHERE, counted >> 32
+    floor, ceiling, first, last = (
+        tl.load(state + FLOOR), tl.load(state + CEILING), tl.load(state + FIRST), tl.load(state + LAST)
+    )  # fmt: skip
+    begun, inside, shift = tl.load(state + WANTED), tl.load(state + INSIDE), tl.load(state + SHIFT)
+    if (above < k) & (k <= above + n) & (n <= room) & ((begun == 0) | (inside > CROWD)):
+        listed += row * room
+        listed_at += row * room
+        for start in range(tl.program_id(0) * BLOCK, n.to(tl.int32), programs * BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            key, at = tl.load(listed + i, mask=i < n, other=0), tl.load(listed_at + i, mask=i < n, other=0)
+            bits = score_of(key, cost_at(at, i < n, costs, ends, runs, EACH, STEPS), POWER)
+            some = (i < n) & (bits >= floor) & (bits <= ceiling) & (at >= first) & (at <= last)
+            place = bins_of(bits, at, floor, ceiling, first, shift)
+            tl.atomic_add(bins + tl.where(some, place, 0), 1, mask=some, sem="relaxed")
+        if is_last(state, programs):
+            wanted = tl.where(begun == 0, k - above, begun)
+            b = tl.arange(0, BINS)
+            each = tl.load(bins + b, volatile=True)
+            tl.store(bins + b, 0)
+            found = tl.sum((tl.cumsum(each, 0) < wanted).to(tl.int32), 0).to(tl.int64)  # the bin of the one wanted
+            tl.store(state + WANTED, wanted - tl.sum(tl.where(b < found, each, 0), 0))
+            tl.store(state + INSIDE, tl.sum(tl.where(b == found, each, 0), 0).to(tl.int64))
+            if floor == ceiling:
+                first, last = first + (found << shift), tl.minimum(first + ((found + 1) << shift) - 1, last)
+            else:
+                floor = tl.maximum(ceiling - ((found + 1) << shift) + 1, floor)
+                ceiling -= found << shift
+            store_range(state, floor, ceiling, first, last, BINS)
+
+
+@triton.jit(do_not_specialize=["room", "runs"])
+def settle(
+    listed, listed_at, room, costs, ends, runs, state, few, few_at, keys,
+    POWER: tl.constexpr, EACH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, CROWD: tl.constexpr,
+    OWN: tl.constexpr, OTHERS: tl.constexpr, RUNS: tl.constexpr,
+):  # fmt: skip
+    """Set aside the few entries among which the k-th is; the last program ranks them by comparing each with each."""
+    row, programs = tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    state += row * FIELDS
+    few += row * CROWD
+    few_at += row * CROWD
+    n, wanted = tl.load(state + COUNTED) & NOWHERE, tl.load(state + WANTED)
+    inside = tl.load(state + INSIDE).to(tl.int32)
+    floor, ceiling, first, last = (
+        tl.load(state + FLOOR), tl.load(state + CEILING), tl.load(state + FIRST), tl.load(state + LAST)
+    )  # fmt: skip
+    if (wanted > 0) & (inside <= CROWD):
+        listed += row * room
+        listed_at += row * room
+        for start in range(tl.program_id(0) * BLOCK, n.to(tl.int32), programs * BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            key, at = tl.load(listed + i, mask=i < n, other=0), tl.load(listed_at + i, mask=i < n, other=0)
+            bits = score_of(key, cost_at(at, i < n, costs, ends, runs, EACH, STEPS), POWER)
+            some = (i < n) & (bits >= floor) & (bits <= ceiling) & (at >= first) & (at <= last)
+            place = tl.atomic_add(state + FEW + tl.zeros([BLOCK], tl.int32), 1, mask=some, sem="relaxed")
+            tl.store(few + place, bits, mask=some)
+            tl.store(few_at + place, at, mask=some)
+        if is_last(state, programs):
+            for start in range(0, inside, OWN):
+                i = start + tl.arange(0, OWN)
+                own = tl.load(few + i, mask=i < inside, other=-1, volatile=True)
+                own_at = tl.load(few_at + i, mask=i < inside, other=0, volatile=True)
+                rank = tl.zeros([OWN], tl.int32)
+                for other in range(0, inside, OTHERS):
+                    j = other + tl.arange(0, OTHERS)
+                    bits = tl.load(few + j, mask=j < inside, other=-1, volatile=True)[None, :]
+                    at = tl.load(few_at + j, mask=j < inside, other=0, volatile=True)[None, :]
+                    ahead = (bits > own[:, None]) | ((bits == own[:, None]) & (at < own_at[:, None]))
+                    rank += tl.sum(ahead.to(tl.int32), 1)
+                found = (i < inside) & (rank == wanted - 1)
+                tl.store(state + LOW + tl.zeros([OWN], tl.int32), own, mask=found)
+                tl.store(state + CUT + tl.zeros([OWN], tl.int32), own_at.to(tl.int64), mask=found)
+            tl.debug_barrier()
+            if not EACH:
+                store_keys(keys + row * 4 * runs, runs, costs, tl.load(state + LOW, volatile=True), POWER, RUNS)
+    elif tl.program_id(0) == 0:
+        tl.atomic_or(state + STATUS, tl.where(wanted > 0, CROWDED, MISLED))
+
+
+@triton.jit(do_not_specialize=["bits", "runs"])
+def threshold(bits, costs, runs, keys, state, POWER: tl.constexpr, EACH: tl.constexpr, RUNS: tl.constexpr):
+    """Both marks after the last entry that has a score: what reaches it is above, and nothing between."""
+    field = tl.arange(0, FIELDS)
+    at = tl.where((field == LOW_AT) | (field == HIGH_AT) | (field == CUT), NOWHERE, 0).to(tl.int64)
+    tl.store(state + field, tl.where((field == LOW) | (field == HIGH), bits, at))
+    if not EACH:
+        store_keys(keys, runs, costs, bits, POWER, RUNS)
+        store_keys(keys + 2 * runs, runs, costs, bits, POWER, RUNS)
+
+
+@triton.jit
+def kept_before(words, tile, own):
+    """How many entries all tiles before this one keep, whose own number is published for those after it.
+
+    A tile's word is 0 until its number n is known, then 4n + 1, and 4m + 2 once the number m of all up to it is. Going
+    back, numbers are added up to the first such sum. Tiles begin in order, so those before this one are under way.
+    """
+    found = tl.zeros([], tl.int64)
+    last = tile - 1
+    tl.store(words + tile, own * 4 + tl.where(tile == 0, 2, 1), cache_modifier=".cg")
+    i = tl.arange(0, WINDOW)
+    while last >= 0:
+        word = tl.load(words + last - i, mask=last >= i, other=2, volatile=True)
+        nearest = tl.min(tl.where(word & 3 == 2, i, WINDOW))
+        if tl.sum((((word & 3) == 0) & (i < nearest)).to(tl.int32)) == 0:
+            found += tl.sum(tl.where(i <= nearest, word >> 2, 0))
+            last = tl.where(nearest < WINDOW, -1, last - WINDOW)
+    if tile > 0:
+        tl.store(words + tile, (found + own) * 4 + 2, cache_modifier=".cg")
+    return found
+
+
+@triton.jit(do_not_specialize=["size", "runs", "k"])
+def emit(
+    g, size, costs, table, runs, keys, state, words, out, k,
+    POWER: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the indices of what ranks at the k-th or before it, in order; −1 everywhere where there is no answer.
+
+    Reads 4 bytes an entry (12 with a cost an entry) and writes 8 for each that it keeps.
+    """
+    tile, row, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    g += row * size
+    state += row * FIELDS
+    out += row * k
+    if tl.load(state + STATUS) != DONE:
+        i = tile.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + i, tl.zeros([BLOCK], tl.int64) - 1, mask=i < k)
+    else:
+        at, first, last, run = lines_of(table, tile, tiles, BLOCK)
+        bits, cut = tl.load(state + LOW), tl.load(state + CUT).to(tl.int32)
+        own = keys + row * 4 * runs + 2 * run
+        plain = (last - first == BLOCK) & (not split(first, last, cut)) & (not EACH)
+        least = 0
+        if plain:
+            least = bound_of(own, last, cut)
+        kept = tl.zeros_like(at)
+        for i in tl.static_range(LINE):
+            if plain:
+                kept += (key_of(tl.load(g + at + i)) >= least).to(tl.int32)
+            else:
+                inside = (at + i >= first) & (at + i < last)
+                key = key_of(tl.load(g + at + i, mask=inside, other=0.0))
+                kept += at_or_before(key, at + i, inside, costs, own, bits, cut, POWER, EACH).to(tl.int32)
+        out += kept_before(words + row * tiles, tile, tl.sum(kept, 0).to(tl.int64))
+        place = tl.cumsum(kept, 0) - kept
+        for i in tl.static_range(LINE):
+            if plain:
+                found = key_of(tl.load(g + at + i)) >= least
+            else:
+                inside = (at + i >= first) & (at + i < last)
+                key = key_of(tl.load(g + at + i, mask=inside, other=0.0))
+                found = at_or_before(key, at + i, inside, costs, own, bits, cut, POWER, EACH)
+            tl.store(out + place, (at + i).to(tl.int64), mask=found)
+            place += found.to(tl.int32)
