@@ -90,7 +90,7 @@ def sweep(
     if failed:
         for job in jobs:
             if job.label in failed:
-                _say(f"failed: {job.label}: {sweeps.why(job)} (all of it in {job.folder / sweeps.LOG})")
+                _say(f"failed: {job.label}: {failed[job.label]} (all of it in {job.folder / sweeps.LOG})")
         raise typer.Exit(1)
     if not quiet:
         _say(f"{len(jobs)} runs finished in {out}; joulegrad table {out} -o {file.stem}.csv puts them together", False)

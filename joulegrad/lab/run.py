@@ -57,20 +57,41 @@ def run(
         if len(rows) == experiment.rounds:
             return Outcome(rows, True)
         with Simulation(experiment, device=device, workers=workers, memories=folder / MEMORIES) as simulation:
+            store.describe(simulation.facts())
             if store.state is not None:
                 simulation.restore(store.state)
-            clock = _Clock()
-            for row in simulation:
-                store.append(row)
-                rows.append(row)
-                seen(row)
-                last = simulation.t == experiment.rounds
-                if clock.due() or last or asked:
-                    with clock:
-                        store.checkpoint(simulation.state())
-                if asked and not last:
-                    return Outcome(rows, False)
+            with _kept(folder, simulation):
+                return _play(simulation, store, rows, asked, seen)
+
+
+def _play(
+    simulation: Simulation, store: Folder, rows: list[Row], asked: list[int], seen: Callable[[Row], None]
+) -> Outcome:
+    """Round after round, a checkpoint where one is due, until the last or until somebody asks."""
+    clock = _Clock()
+    for row in simulation:
+        store.append(row)
+        rows.append(row)
+        seen(row)
+        last = simulation.t == simulation.experiment.rounds
+        if clock.due() or last or asked:
+            with clock:
+                store.checkpoint(simulation.state())
+        if asked and not last:
+            return Outcome(rows, False)
     return Outcome(rows, True)
+
+
+@contextmanager
+def _kept(folder: Path, simulation: Simulation) -> Iterator[None]:
+    """Say what is left when the disk is full, or whatever else the system refuses."""
+    try:
+        yield
+    except OSError as why:
+        raise OSError(
+            f"{folder}, after round {simulation.t}: {why.strerror or why}. The rounds up to the last checkpoint are "
+            "whole; mend that, and the same command goes on from there"
+        ) from why
 
 
 class _Clock:

@@ -11,6 +11,8 @@ from joulegrad.lab.store import HEADER, read_header, read_rounds
 
 __all__ = ["folders", "rows", "write"]
 
+LISTS = ("clients", "lost", "layer_entries", "layer_density")  # of a row: no table's cell
+
 
 def folders(paths: Iterable[Path]) -> list[Path]:
     """The runs among some folders and below them."""
@@ -29,12 +31,14 @@ def rows(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Every round of every run, with the run's settings in front; totals so far are added to each."""
     for run in runs:
         header = read_header(run)
-        settings = {"run": run.name, **_flat(header["experiment"], ""), "commit": header.get("commit")}
+        experiment = dict(header["experiment"])
+        experiment["cost_model"] = experiment.pop("cost")  # a row's cost is Σc
+        settings = {"run": run.name, **_flat(experiment, ""), "commit": header.get("commit")}
         totals = dict.fromkeys(("bytes_up", "bytes_down", "entries", "cost"), 0.0)
         for row in read_rounds(run):
             for name in totals:
                 totals[name] += row[name]
-            figures = {name: value for name, value in row.items() if name not in ("clients", "lost", "layer_entries")}
+            figures = {name: value for name, value in row.items() if name not in LISTS}
             counts = {"clients": len(row["clients"]), "lost": len(row["lost"])}
             yield settings | _flat(figures, "") | counts | {f"total_{name}": t for name, t in totals.items()}
 
