@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import tarfile
 import threading
@@ -26,21 +25,7 @@ from joulegrad.lab.data import Data, Dataset, augment, load, normalised
 from joulegrad.lab.partition import ByColumn
 
 ROOT = Path(__file__).parents[1]
-OURS = ROOT / "scratch" / "cifar10"  # where the Makefile looks too
-SHARED = ROOT.parent / "shared" / "data" / "cifar10" / "cifar10.py"
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="session")
-def cifar10(tmp_path_factory):
-    """The real CIFAR-10 in its official layout."""
-    if (OURS / "cifar-10-batches-py").is_dir():
-        return OURS
-    if not SHARED.is_file():
-        pytest.skip(f"NO REAL CIFAR-10: neither {OURS} nor {SHARED} is there")
-    written = tmp_path_factory.mktemp("cifar10")
-    subprocess.run([sys.executable, str(SHARED), str(written)], check=True)
-    return written
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class Simulation:
         workers: int | None = None,
         memories: Path | None = None,
     ) -> None:
-        self.experiment, self.t = experiment, 0
+        self.experiment, self.device, self.t = experiment, device, 0
         self.task = data.load(experiment.data)
         self.parts = experiment.partition.split(self.task.train, experiment.seed)
         _check(experiment, self.task, self.parts, device)
@@ -99,7 +99,11 @@ class Simulation:
         own = own_buffers(model, self.layout)
         empty = [remembered(operator.init(self.layout), own) for operator in experiment.operators]
         self.memories = Memories(empty, memories)
-        self.engine = _engine(self, model, device, workers)
+        try:
+            self.engine = _engine(self, model, device, workers)
+        except BaseException:
+            self.memories.close()
+            raise
 
     def __enter__(self) -> Simulation:
         return self
@@ -148,7 +152,9 @@ class Simulation:
 
     def facts(self) -> Row:
         """What a result needs to be read: names and sizes behind its lists."""
+        kernels = joulegrad.kernels.chosen(torch.device(self.device)).__name__
         return {
+            "kernels": kernels.removeprefix("joulegrad."),
             "layers": {s.name: s.size for s in self.layout.segments},
             "buffer_entries": self.layout.buffer_size,
             "classes": self.task.classes,
@@ -235,6 +241,8 @@ class Simulation:
 
 def _check(experiment: Experiment, task: Task, parts: list[Tensor], device: str) -> None:
     """What can only be known when the data are there."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
     n, local = experiment.clients_per_round, experiment.local
     empty = [client for client, part in enumerate(parts) if not len(part)]
     if empty:
@@ -305,6 +313,4 @@ def _engine(simulation: Simulation, model: torch.nn.Module, device: str, workers
         from joulegrad.lab.cuda import Gpu
 
         return Gpu(s.experiment, s.task, s.layout, model, s.parts, s.memories)
-    if device != "cpu":
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
     return Workers(s.experiment, s.task, s.layout, model, s.parts, s.memories, workers)
