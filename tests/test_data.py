@@ -622,7 +622,7 @@ def test_a_mistake_in_the_users_module_is_theirs_to_see(mine):
         (lambda: load(Data("nowhere/x.npz")), "no file or folder, and no module:callable"),
         (lambda: Data(train_examples=0), "train_examples must be a positive number, got 0"),
         (lambda: Data(test_examples=0.5), r"test_examples must be a positive number, got 0\.5"),
-        (lambda: Data(directory="somewhere"), "digits needs no directory, got 'somewhere'"),
+        (lambda: Data(directory="somewhere"), "directory is not for digits, which is here already; got 'somewhere'"),
         (lambda: load(Data(image_size=3)), "image_size is for a folder of images; digits is none"),
         (lambda: load(Data(train_examples=2000)), "train_examples of digits: 2,000 are asked for, there are 1,438"),
     ],

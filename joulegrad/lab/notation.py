@@ -104,8 +104,10 @@ def write(value: Any) -> str:
         return f"[{', '.join(write(v) for v in value)}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{k!r}: {write(v)}' for k, v in value.items())}}}"
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, str | int | float):
-        return repr(value.item() if isinstance(value, np.generic) else value)
+        return repr(value)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         raise ValueError(
             f"a {type(value).__name__} cannot be written down: what an experiment is made of must be dataclasses, "
