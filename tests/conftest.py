@@ -98,7 +98,8 @@ def outlier():
     """Client 1 has an input far from the others."""
     inputs = torch.zeros(40, 3)
     inputs[:20], inputs[25] = torch.eye(3)[torch.arange(20) % 3], 30.0
-    return Dataset(inputs, torch.arange(40) % 2, {"who": torch.arange(40) // 20}), Dataset(inputs[:20], torch.arange(20) % 2)
+    labels = torch.arange(40) % 2
+    return Dataset(inputs, labels, {"who": torch.arange(40) // 20}), Dataset(inputs[:20], labels[:20])
 
 
 def crowd(directory):

@@ -1,4 +1,4 @@
-"""Federated averaging with Top-K and error feedback in plain PyTorch: what the lab must equal. Nothing of joulegrad here."""
+"""Federated averaging with Top-K and error feedback in plain PyTorch: what the lab must equal, without it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from joulegrad.lab import models
 from joulegrad.lab.client import Diverged, shuffled
 from joulegrad.lab.data import Data
 from joulegrad.lab.experiment import DENSE, Experiment, LocalSGD, Server
-from joulegrad.lab.memories import Memories, Place, Places
 from joulegrad.lab.partition import IID, ByColumn, Dirichlet
 from joulegrad.lab.simulate import Simulation
 
@@ -56,15 +55,15 @@ def assert_same(one, two):
     assert [name for name, tensor in one[1].items() if not torch.equal(tensor, two[1][name])] == []
 
 
-# --- by hand ------------------------------------------------------------------------------------------------------
+# --- by hand ----------------------------------------------------
 
 
 def test_two_clients_three_rounds_by_hand(mine):
     """Client A has x = (1, 1), y = 1; client B (−1, −1), (1, −1), (−1, 1), all y = 0: p_A = 1/4, p_B = 3/4, η = 1/2.
 
-    The softmax of (0, 4096 x·w) is p = 1/2 where x·w = 0, else 0 or 1: the gradient is 4096 times the mean of (p − y) x,
-    and lr = 1/4096. A turn is two steps on all the client has, with v2 = v1/2 + g2: the update is v1 + v2. Of it and
-    what is left over, the larger entry is sent (of equals the first).
+    The softmax of (0, 4096 x·w) is p = 1/2 where x·w = 0, else 0 or 1: the gradient is 4096 times the mean of
+    (p − y) x, and lr = 1/4096. A turn is two steps on all the client has, with v2 = v1/2 + g2: the update is
+    v1 + v2. Of it and what is left over, the larger entry is sent (of equals the first).
 
     Round 1, w = (0, 0): p = 1/2 everywhere.
       A  v1 = g1 = −1/2 (1, 1) = (−1/2, −1/2); then x·w = 1, p = 1, g2 = 0, v2 = (−1/4, −1/4)
@@ -152,7 +151,7 @@ def test_dropout_vanishes_that_share_and_always_the_same():
     assert 0.2 < sum(map(len, lost)) / 600 < 0.3
 
 
-# --- against plain PyTorch ------------------------------------------------------------------------------------------
+# --- against plain PyTorch --------------------------------------
 
 
 def plain(simulation, model, **ways):
@@ -211,7 +210,7 @@ def test_cifar10_through_the_real_loader(cifar10):
     assert one[0][0]["bytes_up"] < rows[0]["bytes_up"] / 200
 
 
-# --- the same for any number of workers -----------------------------------------------------------------------------
+# --- the same for any number of workers -------------------------
 
 
 def test_results_do_not_depend_on_the_number_of_workers(mine):
@@ -238,7 +237,7 @@ def test_results_do_not_depend_on_the_number_of_workers(mine):
     assert other[0][0]["accuracy"] != one[0][0]["accuracy"]
 
 
-# --- who takes part, and what is sent to them -----------------------------------------------------------------------
+# --- who takes part, and what is sent to them -------------------
 
 
 def test_clients_are_sampled_by_the_seed_and_only_they_remember():
@@ -300,7 +299,7 @@ def test_every_client_may_have_an_operator_and_a_cost_model_of_its_own():
     assert [f"{client} residual" in left for client in range(4)] == [True, False, False, True]
 
 
-# --- running statistics -----------------------------------------------------------------------------------------------
+# --- running statistics -----------------------------------------
 
 
 def test_running_statistics_are_averaged_or_stay(mine):
@@ -342,11 +341,11 @@ def test_local_statistics_are_those_of_the_test_batch_and_nothing_else_trains(mi
     assert row["accuracy"] == pytest.approx((scores.argmax(1) == task.test.labels).float().mean().item())
 
 
-# --- the server's rule ------------------------------------------------------------------------------------------------
+# --- the server's rule ------------------------------------------
 
 
 def test_fedavgm_and_fedadam_are_what_they_are_in_the_literature():
-    """Means G₁, G₂ of the first rounds: with momentum β, w₂ = w₁ − (β G₁ + G₂); Adam's first step is lr G₁ / (|G₁| + ε)."""
+    """With means G₁, G₂ and momentum β, w₂ = w₁ − (β G₁ + G₂); Adam's first step is lr G₁ / (|G₁| + ε)."""
 
     def weights(server, rounds):
         with Simulation(replace(SMALL, server=server), workers=1) as simulation:
@@ -423,7 +422,7 @@ def test_epochs_or_steps():
     assert sizes(2, batch_size=4, steps=3) == ([2, 2, 2], [0, 0, 0, 1, 1, 1])
 
 
-# --- what goes wrong ----------------------------------------------------------------------------------------------------
+# --- what goes wrong --------------------------------------------
 
 
 def test_a_loss_that_is_not_finite_stops_and_is_located():
@@ -495,7 +494,7 @@ def test_other_mistakes(mine):
         Simulation(SMALL, device="gpu")
 
 
-# --- figures ------------------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------
 
 
 def test_a_row_is_complete_and_adds_up():
