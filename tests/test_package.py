@@ -60,7 +60,7 @@ def test_python_dash_m_runs_the_command():
     assert found.stdout.strip() == f"joulegrad {joulegrad.__version__}"
 
 
-def test_the_demo_runs(capsys):
+def test_the_example_runs(capsys):
     sys.path.insert(0, str(ROOT / "examples"))
     import one_update
 
@@ -68,6 +68,12 @@ def test_the_demo_runs(capsys):
     printed = capsys.readouterr().out
     for word in ("Top-K", "CWMP", "BudgetedCWMP", "mass kept", "sent of each layer", "6.weight"):
         assert word in printed
+
+
+def test_the_architecture_lists_every_module():
+    listed = (ROOT / "docs/architecture.md").read_text().partition("```")[2].partition("```")[0]
+    for file in sorted((ROOT / "joulegrad").rglob("*.py")):
+        assert file.name == "__init__.py" or re.search(rf"\b{file.name}\b", listed), f"{file} is not in architecture.md"
 
 
 def test_contributing_is_short():

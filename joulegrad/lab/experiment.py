@@ -64,11 +64,13 @@ class LocalSGD:
     """What a client does between two rounds: SGD with momentum that starts from rest.
 
     Args:
-        lr: of the first round.
-        schedule: how lr changes over the rounds: "constant", or "cosine" down to 0.
-        epochs: passes over the client's examples, or
-        steps: so many batches instead.
+        lr: the learning rate of the first round.
+        momentum: in [0, 1).
+        weight_decay: times the weights, added to their gradient.
         batch_size: examples a step; an epoch's last batch may be smaller.
+        epochs: passes over the client's examples.
+        steps: so many batches instead of epochs.
+        schedule: how lr changes over the rounds: "constant", or "cosine" down to 0.
         augment: crop and mirror each batch's images at random.
 
     Example:
@@ -107,7 +109,7 @@ class Server:
 
     Args:
         optimizer: its name in torch.optim: "SGD", "Adam", …
-        lr: η.
+        lr: η, the server's learning rate.
         options: its further arguments, such as momentum (FedAvgM) or betas and eps (FedAdam).
 
     Example:
@@ -249,7 +251,9 @@ OPERATORS = {
     name: value
     for name in joulegrad.__all__
     if inspect.isclass(value := getattr(joulegrad, name)) and dataclasses.is_dataclass(value)
+    if hasattr(value, "init") or hasattr(value, "joules")
 }
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Mapping: "a table"}
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -275,7 +279,10 @@ def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]
     if not rest:
         return {**settings, key: value}
     if first in TABLES:
-        return {**settings, first: {**settings.get(first, {}), rest: value}}
+        table = settings.get(first, {})
+        if not isinstance(table, Mapping):
+            raise ValueError(f"{first} is a table, [{first}] in TOML, got {table!r}")
+        return {**settings, first: {**table, rest: value}}
     if first not in TEXTS:
         raise ValueError(f"{key}: {first} has no parts")
     if first == "compress" and settings.get(first, "dense") == "dense":
@@ -359,7 +366,7 @@ def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> dict[str, An
         allowed = _allowed(hints[key])
         good = isinstance(value, allowed) and not (isinstance(value, bool) and bool not in allowed)
         if not good:
-            wanted = " or ".join(dict.fromkeys(t.__name__ for t in allowed if t is not type(None)))
+            wanted = WORDS[float if float in allowed else allowed[0]]
             raise ValueError(f"{prefix}{key} must be {wanted}, got {value!r}")
     return dict(settings)
 

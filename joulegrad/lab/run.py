@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -46,9 +46,9 @@ def run(
         device: "cpu" or "cuda".
         workers: processes on the CPU; None: one a core.
         seen: is given each row when its round is over, first those that were there already.
-        noted: is given what was found damaged in the folder.
+        noted: is given what was found damaged in the folder, and that a request to stop was heard.
     """
-    with Folder(folder, experiment, {"device": device, "workers": workers}) as store, _asked_to_stop() as asked:
+    with Folder(folder, experiment, {"device": device, "workers": workers}) as store, _asked_to_stop(noted) as asked:
         for note in store.notes:
             noted(note)
         rows = read_rounds(folder)
@@ -112,7 +112,7 @@ class _Clock:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
+def _asked_to_stop(noted: Callable[[str], None]) -> Iterator[list[int]]:
     """A list that is empty until somebody asks."""
     asked: list[int] = []
 
@@ -120,6 +120,8 @@ def _asked_to_stop() -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        with suppress(RuntimeError):  # in the middle of writing another line: then unsaid
+            noted("this round ends first; asked again, it stops at once")
 
     try:
         before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from joulegrad.lab.store import HEADER, read_header, read_rounds
 
-__all__ = ["folders", "rows", "write"]
+__all__ = ["folders", "labels", "rows", "write"]
 
 LISTS = ("clients", "lost", "layer_entries", "layer_density")  # of a row: no table's cell
 
@@ -25,6 +25,16 @@ def folders(paths: Iterable[Path]) -> list[Path]:
             raise ValueError(f"no run lies in {path}")
         found += here
     return found
+
+
+def labels(runs: Iterable[Path]) -> dict[Path, str]:
+    """What distinguishes each run from the others, as key=value; in the order in which they began."""
+    headers = {run: read_header(run) for run in runs}
+    settings = {run: _flat(header["experiment"], "") for run, header in headers.items()}
+    keys = dict.fromkeys(key for found in settings.values() for key in found)
+    differing = [key for key in keys if len({repr(found.get(key)) for found in settings.values()}) > 1]
+    order = sorted(headers, key=lambda run: str(headers[run].get("started")))
+    return {run: " ".join(f"{key}={settings[run].get(key)}" for key in differing) for run in order}
 
 
 def rows(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
