@@ -1,14 +1,15 @@
-"""What `joulegrad demo` compares, over several seeds: writes results/demo.json, from which the README's table is made.
-
-python benchmarks/demo.py
-"""
+"""What `joulegrad demo` compares, over several seeds: results/demo.json, from which the README's table is made."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
 
 import argparse
 import json
 import tempfile
-from pathlib import Path
 
 import machine
 from joulegrad.lab import demo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -68,6 +69,28 @@ def test_the_example_runs(capsys):
     printed = capsys.readouterr().out
     for word in ("Top-K", "CWMP", "BudgetedCWMP", "mass kept", "sent of each layer", "6.weight"):
         assert word in printed
+
+
+def test_a_test_without_its_real_data_fails_where_ci_asks_for_it(tmp_path):
+    (tmp_path / "test_it.py").write_text("import pytest\ndef test_it():\n    pytest.skip('NO REAL DATA: nowhere')\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "conftest",
+        "--rootdir",
+        ".",
+        "-c",
+        "/dev/null",
+        "test_it.py",
+    ]
+    for wanted, code in (("", 0), ("required", 1)):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "JOULEGRAD_REAL_DATA": wanted}
+        found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert found.returncode == code, found.stdout + found.stderr
+        assert ("NO REAL DATA: nowhere" in found.stdout) == (code == 1)
 
 
 def test_the_architecture_lists_every_module():

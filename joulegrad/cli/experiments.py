@@ -31,13 +31,14 @@ RUN_EXAMPLES = """\b
 Examples:
   joulegrad run                                  digits, with all defaults
   joulegrad run examples/digits.toml
-  joulegrad run mine.toml --set rounds=100 --set "compress=TopK(density=0.01)"
+  joulegrad run mine.toml --set rounds=100 --set "compress=TopK(k=500)"
   joulegrad run mine.toml --set compress.density=0.001 --out runs/sparser
   joulegrad run mine.toml --json > rounds.jsonl
 
 \b
-Exit codes: 0 finished; 1 it went wrong on the way; 2 a mistake in the arguments
-or the experiment; 3 another process writes to the folder; 130 stopped.
+Exit codes: 0 finished; 1 it went wrong on the way; 2 a mistake in the
+arguments or the experiment; 3 another process writes to the folder;
+130 stopped.
 """
 
 
@@ -110,7 +111,10 @@ def sweep(
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON as each run ends.")] = False,
 ) -> None:
-    """Play every combination of values: finished runs are skipped, stopped ones go on, failed ones are listed."""
+    """Play every combination of the values in a file.
+
+    Finished runs are skipped, stopped ones go on, failed ones are listed with their reasons and leave the others alone.
+    """
     from joulegrad.lab import sweep as sweeps
 
     out = out or Path("runs") / file.stem
@@ -138,7 +142,7 @@ def sweep(
 TABLE_EXAMPLES = """\b
 Examples:
   joulegrad table runs                           where each run stands
-  joulegrad table runs/sweep -o all.csv          a line a round, a column a setting
+  joulegrad table runs/sweep -o all.csv          a line a round
   joulegrad table runs/a runs/b -o all.parquet   needs pyarrow
 """
 
@@ -150,7 +154,10 @@ def table(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .csv or .parquet to write.")
     ] = None,
 ) -> None:
-    """Put all rounds of all runs into one table; without -o, print where each run stands."""
+    """Put all rounds of all runs into one table.
+
+    Without -o, print where each run stands, and what distinguishes it from the others.
+    """
     from joulegrad.lab import tables
 
     console = Console()
@@ -181,7 +188,10 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of everything that is drawn.")] = 0,
     workers: Workers = None,
 ) -> None:
-    """Compare five ways to send updates, on scikit-learn's digits: a table and two pictures, in under a minute."""
+    """Compare five ways to send updates, in under a minute.
+
+    A small network with a large classifier learns scikit-learn's digits; the end is a table and two pictures.
+    """
     from joulegrad.lab import demo as demonstration
 
     console = Console()
