@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 
 .PHONY: help demo test lint format verify fuzz benchmarks clean
 help:
-	@echo "make demo    one model update, compressed three ways"
+	@echo "make demo    five ways to send updates, compared: a table and two pictures in under a minute"
 	@echo "make test    all tests, with every example in the docs"
 	@echo "make lint    ruff, mypy --strict, the import contracts"
 	@echo "make format  let ruff format and mend what it can"
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/one_update.py
+	$(BIN)/joulegrad demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -45,6 +45,7 @@ benchmarks: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python benchmarks/wire.py --cifar10 $(CIFAR10)
 	$(BIN)/python benchmarks/select.py
+	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,16 @@ import torch
 import joulegrad
 
 collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Fail what was skipped for want of real data, where `.ci/run` asks for it."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    required = os.environ.get("JOULEGRAD_REAL_DATA") == "required"
+    if required and report.skipped and "NO REAL" in str(report.longrepr):
+        report.outcome, report.longrepr = "failed", f"{item.nodeid}: {report.longrepr[2]}"
 
 
 @pytest.fixture(autouse=True)

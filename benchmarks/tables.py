@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
@@ -290,6 +290,25 @@ def in_short() -> str:
     )
 
 
+def demo() -> str:
+    """The five ways of `joulegrad demo`: means over the seeds of `demo.json`, and how the accuracies spread."""
+    found = results("demo.json")
+    ways: dict[str, list[Row]] = {}
+    for row in found["rows"]:
+        ways.setdefault(row["sends"], []).append(row)
+    dense = mean(row["megabytes"] for row in ways["everything"])
+    lines = ["| sends | accuracy | MB sent | energy, 10⁶ units | × fewer bytes |", "|---|---:|---:|---:|---:|"]
+    for name, rows in ways.items():
+        accuracies = [100 * row["accuracy"] for row in rows]
+        sent, cost = mean(row["megabytes"] for row in rows), mean(row["cost"] for row in rows) / 1e6
+        accuracy = f"{mean(accuracies):.1f} ± {stdev(accuracies):.1f} %"
+        lines.append(f"| {name} | {accuracy} | {sent:.3f} | {cost:.3f} | {dense / sent:.1f} |")
+    seeds = len(ways["everything"])
+    return "\n".join(
+        [*lines, "", f"Means of {seeds} seeds, and the standard deviation of the accuracy from seed to seed."]
+    )
+
+
 def between(numbers: Iterable[float]) -> str:
     """The least and the largest, in three digits."""
     ordered = sorted(numbers)
@@ -298,7 +317,7 @@ def between(numbers: Iterable[float]) -> str:
 
 
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
-    "README.md": [("benchmarks, in short", in_short)],
+    "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
     "docs/performance.md": [("benchmarks/select.json, what was asked", aims), ("benchmarks/select.json", select)],
 }

@@ -2,7 +2,8 @@
 
 A small convolutional network with a large classifier takes real SGD steps on scikit-learn's digits. Its
 update is compressed by Top-K, by CWMP, and by BudgetedCWMP on three quarters of Top-K's energy, under the paper's
-prices (5 units for a classifier entry, 1 for any other). Run with `make demo`.
+prices (5 units for a classifier entry, 1 for any other). It shows what `joulegrad demo` does not: which layers starve,
+and the certificate.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ def test_a_picture_of_other_results_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     assert tables.main() == 0
     (tmp_path / "select.json").write_text((ROOT / "benchmarks/results/select.json").read_text() + "\n")
-    (tmp_path / "wire.json").write_text((ROOT / "benchmarks/results/wire.json").read_text())
+    for name in ("wire.json", "demo.json"):
+        (tmp_path / name).write_text((ROOT / "benchmarks/results" / name).read_text())
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     assert tables.main() == 1
     assert "docs/pictures/select.svg is not drawn from" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import tarfile
 import threading
@@ -26,21 +25,7 @@ from joulegrad.lab.data import Data, Dataset, augment, load, normalised
 from joulegrad.lab.partition import ByColumn
 
 ROOT = Path(__file__).parents[1]
-OURS = ROOT / "scratch" / "cifar10"  # where the Makefile looks too
-SHARED = ROOT.parent / "shared" / "data" / "cifar10" / "cifar10.py"
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="session")
-def cifar10(tmp_path_factory):
-    """The real CIFAR-10 in its official layout."""
-    if (OURS / "cifar-10-batches-py").is_dir():
-        return OURS
-    if not SHARED.is_file():
-        pytest.skip(f"NO REAL CIFAR-10: neither {OURS} nor {SHARED} is there")
-    written = tmp_path_factory.mktemp("cifar10")
-    subprocess.run([sys.executable, str(SHARED), str(written)], check=True)
-    return written
 
 
 @pytest.fixture
@@ -637,7 +622,7 @@ def test_a_mistake_in_the_users_module_is_theirs_to_see(mine):
         (lambda: load(Data("nowhere/x.npz")), "no file or folder, and no module:callable"),
         (lambda: Data(train_examples=0), "train_examples must be a positive number, got 0"),
         (lambda: Data(test_examples=0.5), r"test_examples must be a positive number, got 0\.5"),
-        (lambda: Data(directory="somewhere"), "digits needs no directory, got 'somewhere'"),
+        (lambda: Data(directory="somewhere"), "directory is not for digits, which is here already; got 'somewhere'"),
         (lambda: load(Data(image_size=3)), "image_size is for a folder of images; digits is none"),
         (lambda: load(Data(train_examples=2000)), "train_examples of digits: 2,000 are asked for, there are 1,438"),
     ],

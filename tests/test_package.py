@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_python_dash_m_runs_the_command():
     assert found.stdout.strip() == f"joulegrad {joulegrad.__version__}"
 
 
-def test_the_demo_runs(capsys):
+def test_the_example_runs(capsys):
     sys.path.insert(0, str(ROOT / "examples"))
     import one_update
 
@@ -68,6 +69,34 @@ def test_the_demo_runs(capsys):
     printed = capsys.readouterr().out
     for word in ("Top-K", "CWMP", "BudgetedCWMP", "mass kept", "sent of each layer", "6.weight"):
         assert word in printed
+
+
+def test_a_test_without_its_real_data_fails_where_ci_asks_for_it(tmp_path):
+    (tmp_path / "test_it.py").write_text("import pytest\ndef test_it():\n    pytest.skip('NO REAL DATA: nowhere')\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "conftest",
+        "--rootdir",
+        ".",
+        "-c",
+        "/dev/null",
+        "test_it.py",
+    ]
+    for wanted, code in (("", 0), ("required", 1)):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "JOULEGRAD_REAL_DATA": wanted}
+        found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert found.returncode == code, found.stdout + found.stderr
+        assert ("NO REAL DATA: nowhere" in found.stdout) == (code == 1)
+
+
+def test_the_architecture_lists_every_module():
+    listed = (ROOT / "docs/architecture.md").read_text().partition("```")[2].partition("```")[0]
+    for file in sorted((ROOT / "joulegrad").rglob("*.py")):
+        assert file.name == "__init__.py" or re.search(rf"\b{file.name}\b", listed), f"{file} is not in architecture.md"
 
 
 def test_contributing_is_short():

@@ -9,7 +9,17 @@ from rich.console import Console
 
 import joulegrad
 
+# Completion is off: the shell would import torch at each press of Tab.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+EXIT_CODES = """\b
+Exit codes:
+    0  done
+    1  it went wrong on the way, or something does not hold
+    2  a mistake in the arguments, the experiment, or a file that they name
+    3  another process writes to the run's folder
+  130  stopped when asked to; the same command goes on
+"""
 
 
 def _version(wanted: bool) -> None:
@@ -18,7 +28,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog=EXIT_CODES)
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")

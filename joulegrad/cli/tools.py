@@ -56,9 +56,10 @@ def verify(
 
 @app.command()
 def doctor() -> None:
-    """Say what works here: versions, kernels, threads, caches, extras, and what the first call costs.
+    """Say what works here, and what does not.
 
-    The exit code is 1 if something that is needed is missing.
+    Versions, kernels, threads, caches, extras, and what the first call costs. The exit code is 1 if something that
+    is needed is missing.
     """
     from joulegrad.lab import doctor as examination
 

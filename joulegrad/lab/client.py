@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +27,7 @@ __all__ = [
     "Memory",
     "Replica",
     "draws",
+    "evaluating",
     "own_buffers",
     "recalled",
     "remembered",
@@ -41,9 +43,9 @@ OWN = "own "
 
 
 class Diverged(ArithmeticError):
-    """A client's update is not finite."""
+    """A client's update is not finite, or the server's model."""
 
-    def __init__(self, message: str, client: int) -> None:
+    def __init__(self, message: str, client: int = -1) -> None:
         super().__init__(message, client)
         self.client = client
 
@@ -157,7 +159,7 @@ class Replica:
     def evaluate(self, weights: Tensor, buffers: Tensor, first: int, last: int) -> tuple[int, float]:
         """Of the test examples from first to last: how many are right, and the sum of losses."""
         self.load(weights, buffers)
-        self.model.train(self.experiment.buffers == "local")  # then each batch is normalised by itself
+        evaluating(self.model, self.experiment)
         chosen = torch.arange(first, last)
         labels = self.task.test.labels[first:last]
         with torch.no_grad(), self.precision():
@@ -204,11 +206,12 @@ def reply(
     trained: float,
 ) -> tuple[Answer, State]:
     """Compress and encode what a client has learned in `trained` seconds, wherever that was."""
-    if not torch.isfinite(update).all():
-        bad = int((~torch.isfinite(update)).nonzero()[0])
+    if not (math.isfinite(loss) and torch.isfinite(update).all()):
+        bad = (~torch.isfinite(update)).nonzero()
+        where = f", first at {layout.locate(int(bad[0]))}" if len(bad) else ""
         raise Diverged(
-            f"round {t + 1}, client {client}: the update is not finite, first at {layout.locate(bad)} "
-            f'(training loss {loss:g}); a smaller local.lr may help, or on_nan = "drop"',
+            f"round {t + 1}, client {client}: what it learned is not finite{where} (training loss {loss:g}); a smaller "
+            'local.lr may help, or on_nan = "drop"',
             client,
         )
     started = time.perf_counter()
@@ -219,6 +222,14 @@ def reply(
     payload = joulegrad.encode(sent, layout)
     seconds = {"train": trained, "compress": compressed - started, "encode": time.perf_counter() - compressed}
     return Answer(client, payload, loss, seconds), state
+
+
+def evaluating(model: nn.Module, experiment: Experiment) -> None:
+    """Out of training; where running statistics stay on the clients, each batch is normalised by itself."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.train(experiment.buffers == "local")
 
 
 def own_buffers(model: nn.Module, layout: Layout) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ from joulegrad.lab.client import (
     Answer,
     Diverged,
     draws,
+    evaluating,
     own_buffers,
     recalled,
     remembered,
@@ -214,7 +215,7 @@ class Gpu:
         labels = self.test_set.labels
         with torch.cuda.stream(lane.stream), torch.no_grad():
             lane.load(weights.to(self.device), buffers.to(self.device))
-            lane.model.train(self.experiment.buffers == "local")
+            evaluating(lane.model, self.experiment)
             for first in range(0, len(labels), TEST_BATCH):
                 some = slice(first, first + TEST_BATCH)
                 inputs = self.test_set.inputs[some]

@@ -82,7 +82,7 @@ class Data:
             if given is not None and not (isinstance(given, int) and given > 0):
                 raise ValueError(f"{what} must be a positive number, got {given!r}")
         if self.directory is not None and (self.name == "digits" or Path(self.name).exists()):
-            raise ValueError(f"{self.name} needs no directory, got {self.directory!r}")
+            raise ValueError(f"directory is not for {self.name}, which is here already; got {self.directory!r}")
 
 
 def load(data: Data) -> Task:

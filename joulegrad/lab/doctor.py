@@ -15,12 +15,14 @@ import torch
 
 import joulegrad
 from joulegrad import kernels
+from joulegrad.lab.workers import cores
 
 EXTRAS = {
     "lab": ("sklearn", "scipy", "safetensors", "typer", "rich", "matplotlib", "PIL", "pooch", "requests", "filelock"),
     "flower": ("flwr",),
     "nvml": ("pynvml",),
 }
+OPTIONAL = {"tensorboard": "joulegrad run --tensorboard", "pyarrow": "joulegrad table -o FILE.parquet"}
 
 
 class Fact(NamedTuple):
@@ -44,9 +46,13 @@ def facts() -> Iterator[Fact]:
     yield from _gpu()
     yield _cache()
     yield from _calls()
+    yield Fact("simulator", f"{cores()} processes by default on the CPU, one a core")
     for extra, modules in EXTRAS.items():
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
         yield Fact(f"joulegrad[{extra}]", f"missing: pip install 'joulegrad[{extra}]'" if missing else "installed")
+    for package, use in OPTIONAL.items():
+        found = _version(package)
+        yield Fact(package, found or f"not installed; only {use} needs it: pip install {package}")
 
 
 def _kernel(device: torch.device) -> str:

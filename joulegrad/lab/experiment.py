@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,11 +64,13 @@ class LocalSGD:
     """What a client does between two rounds: SGD with momentum that starts from rest.
 
     Args:
-        lr: of the first round.
-        schedule: how lr changes over the rounds: "constant", or "cosine" down to 0.
-        epochs: passes over the client's examples, or
-        steps: so many batches instead.
+        lr: the learning rate of the first round.
+        momentum: in [0, 1).
+        weight_decay: times the weights, added to their gradient.
         batch_size: examples a step; an epoch's last batch may be smaller.
+        epochs: passes over the client's examples.
+        steps: so many batches instead of epochs.
+        schedule: how lr changes over the rounds: "constant", or "cosine" down to 0.
         augment: crop and mirror each batch's images at random.
 
     Example:
@@ -106,7 +109,7 @@ class Server:
 
     Args:
         optimizer: its name in torch.optim: "SGD", "Adam", …
-        lr: η.
+        lr: η, the server's learning rate.
         options: its further arguments, such as momentum (FedAvgM) or betas and eps (FedAdam).
 
     Example:
@@ -127,10 +130,15 @@ class Server:
             hint = notation.among(self.optimizer, rules - {"Optimizer", "LBFGS", "SparseAdam"})
             raise ValueError(f"optimizer {self.optimizer!r} is not in torch.optim{hint}")
         _require("lr", self.lr, is_finite(self.lr) and self.lr > 0, "a positive number")
-        try:
-            self.rule(torch.zeros(1))
-        except (TypeError, ValueError) as why:
-            raise ValueError(f"options of {self.optimizer}: {why}") from None
+        lists = {name: tuple(v) if isinstance(v, list) else v for name, v in self.options.items()}  # as TOML has them
+        object.__setattr__(self, "options", lists)
+        try:  # also a step, which is where some say that they want a closure, matrices or sparse gradients
+            tried = torch.zeros(1)
+            rule = self.rule(tried)
+            tried.grad = torch.zeros(1)
+            rule.step()
+        except (TypeError, ValueError, RuntimeError) as why:
+            raise ValueError(f"optimizer {self.optimizer!r} cannot step: {why}") from None
 
     def __hash__(self) -> int:
         return hash((self.optimizer, self.lr, tuple(sorted(self.options.items()))))
@@ -198,6 +206,9 @@ class Experiment:
                 _one_of(name, getattr(self, name), get_args(hint))
         if not self.operators:
             raise ValueError("compress names no operator; for every entry write 'dense'")
+        for key in TEXTS:
+            for value in self.operators if key == "compress" else (getattr(self, key),):
+                _check_kind(key, value)
 
     @property
     def operators(self) -> tuple[Compressor, ...]:
@@ -230,13 +241,19 @@ class Experiment:
 
 
 TABLES: dict[str, type] = {"data": Data, "local": LocalSGD, "server": Server}
-TEXTS = ("partition", "compress", "cost")
+TEXTS = {  # settings written as in Python: what they are, and the method that they have
+    "partition": ("a partition", "split"),
+    "compress": ("an operator", "init"),
+    "cost": ("a cost model", "joules"),
+}
 PARTITIONS = {kind.__name__: kind for kind in (IID, ByColumn, Dirichlet, Quantity, Shards)}
 OPERATORS = {
     name: value
     for name in joulegrad.__all__
     if inspect.isclass(value := getattr(joulegrad, name)) and dataclasses.is_dataclass(value)
+    if hasattr(value, "init") or hasattr(value, "joules")
 }
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Mapping: "a table"}
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -262,22 +279,24 @@ def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]
     if not rest:
         return {**settings, key: value}
     if first in TABLES:
-        return {**settings, first: {**settings.get(first, {}), rest: value}}
+        table = settings.get(first, {})
+        if not isinstance(table, Mapping):
+            raise ValueError(f"{first} is a table, [{first}] in TOML, got {table!r}")
+        return {**settings, first: {**table, rest: value}}
     if first not in TEXTS:
         raise ValueError(f"{key}: {first} has no parts")
-    default = getattr(Experiment(), first)
-    now = _value(Experiment, first, settings[first]) if first in settings else default
-    if isinstance(value, str) and value[:1].isupper():
-        value = _text(first, value)
+    if first == "compress" and settings.get(first, "dense") == "dense":
+        raise ValueError(f"{key}: compress is 'dense', which has no parts; name an operator first")
+    now = _value(Experiment, first, settings[first]) if first in settings else getattr(Experiment(), first)
+    if isinstance(value, list):
+        value = tuple(value)
     try:
-        new = (
-            tuple(notation.replaced(v, rest, value) for v in now)
-            if isinstance(now, tuple)
-            else (notation.replaced(now, rest, value))
-        )
+        if isinstance(value, str) and value.endswith(")"):
+            value = _read(first, value)
+        parts = [notation.replaced(v, rest, value) for v in (now if isinstance(now, tuple) else (now,))]
     except ValueError as why:
         raise ValueError(f"{key}: {why}") from None
-    return {**settings, first: _plain(new)}
+    return {**settings, first: _plain(tuple(parts) if isinstance(now, tuple) else parts[0])}
 
 
 def _known(kind: Any, settings: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
@@ -308,26 +327,36 @@ def _value(kind: type, key: str, value: Any) -> Any:
 
 
 def _text(key: str, value: Any) -> Any:
-    """An object from its text; `module:` before it brings a module's names."""
+    """An object from its text."""
     if not isinstance(value, str):
         raise ValueError(
             f'{key} is written as in Python, {key} = "{notation.write(getattr(Experiment(), key))}", got {value!r}'
         )
     if key == "compress" and value == "dense":
         return DENSE
+    try:
+        found = _read(key, value)
+    except ValueError as why:
+        raise ValueError(f"{key}: {why}") from None
+    _check_kind(key, found)
+    return found
+
+
+def _read(key: str, value: str) -> Any:
+    """Whatever a text names; `module:` before it brings the user's own callable, which need not be a class."""
     names: dict[str, Any] = dict(PARTITIONS if key == "partition" else OPERATORS)
     module, colon, rest = value.partition(":")
     if colon and all(part.isidentifier() for part in module.split(".")):
         value, name = rest, rest.partition("(")[0].strip()
         names[name] = naming.imported(f"{module}:{name}")
-    try:
-        found = notation.read(value, names)
-    except ValueError as why:
-        raise ValueError(f"{key}: {why}") from None
-    needed = {"partition": "split", "compress": "init", "cost": "joules"}[key]
-    if not hasattr(found, needed):
-        raise ValueError(f"{key}: {value!r} is no {key if key != 'compress' else 'operator'}")
-    return found
+    return notation.read(value, names)
+
+
+def _check_kind(key: str, value: Any) -> None:
+    what, method = TEXTS[key]
+    if isinstance(value, type) or not hasattr(value, method):
+        example = notation.write(getattr(Experiment, key)) if key != "compress" else "TopK(density=0.1)"
+        raise ValueError(f"{key} must be {what}, such as {example}, got {value!r}")
 
 
 def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -337,7 +366,7 @@ def _typed(kind: type, settings: Mapping[str, Any], prefix: str) -> dict[str, An
         allowed = _allowed(hints[key])
         good = isinstance(value, allowed) and not (isinstance(value, bool) and bool not in allowed)
         if not good:
-            wanted = " or ".join(dict.fromkeys(t.__name__ for t in allowed if t is not type(None)))
+            wanted = WORDS[float if float in allowed else allowed[0]]
             raise ValueError(f"{prefix}{key} must be {wanted}, got {value!r}")
     return dict(settings)
 
@@ -362,4 +391,8 @@ def _plain(value: Any) -> Any:
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
-    return notation.write(value) if dataclasses.is_dataclass(value) else value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return notation.write(value)

@@ -43,7 +43,7 @@ class Memories:
         self.empty = [dict(kind) for kind in empty]
         self.stride = max(sum(t.numel() * t.element_size() for t in kind.values()) for kind in empty)
         self.temporary = path is None
-        self.path = path or Path(tempfile.mkstemp(prefix="joulegrad-")[1])
+        self.path = path or _temporary()
         self.path.touch()
         self.file = self.path.open("r+b", buffering=0)
 
@@ -58,7 +58,10 @@ class Memories:
         for name, like in self._kind(client).items():
             size = like.numel() * like.element_size()
             if at + size > len(raw):
-                raise ValueError(f"what client {client} remembers is cut short: {len(raw)} of {self.stride} bytes")
+                raise OSError(
+                    f"{self.path} is cut short: of what client {client} remembers there are {len(raw)} bytes of "
+                    f"{self.stride}. The run cannot go on; delete its folder to begin again"
+                )
             flat = torch.frombuffer(bytearray(raw[at : at + size]), dtype=like.dtype) if size else like.reshape(-1)
             found[name] = flat.view(like.shape)
             at += size
@@ -74,6 +77,11 @@ class Memories:
             parts = [memory[name].contiguous().reshape(-1).view(torch.uint8).numpy() for name in kind]
             _write_all(self.file.fileno(), np.concatenate(parts), self._offset(client, place))
 
+    def sync(self) -> None:
+        """Wait until everything written is on the disk; a temporary file is not worth it."""
+        if not self.temporary:
+            os.fsync(self.file.fileno())
+
     def close(self) -> None:
         """Give the file back."""
         self.file.close()
@@ -85,6 +93,12 @@ class Memories:
 
     def _offset(self, client: int, place: int) -> int:
         return (client * PLACES + place) * self.stride
+
+
+def _temporary() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="joulegrad-")
+    os.close(descriptor)
+    return Path(name)
 
 
 def _write_all(descriptor: int, raw: NDArray[np.uint8], at: int) -> None:

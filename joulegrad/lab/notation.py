@@ -1,7 +1,8 @@
 """Objects as text and back: what `ErrorFeedback(TopK(density=0.01))` is in Python, it is in a TOML file.
 
 Nothing is evaluated: a text is parsed, its names are looked up among those allowed, its arguments are numbers,
-strings, lists, mappings and further objects.
+strings, lists, mappings and further objects. The user's own dataclasses are named with their module:
+`ErrorFeedback(mine.FirstK(k=10))`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ast
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from joulegrad.lab import naming
 
@@ -35,7 +38,8 @@ def read(text: str, names: Mapping[str, Any]) -> Any:
 
 def _object(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
     match node:
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
+        case ast.Call(func=ast.Name() | ast.Attribute() as function, args=arguments, keywords=keywords):
+            name = ast.unparse(function)
             make = _named(name, names, text)
             by_position = [_object(a, names, text) for a in arguments]
             by_name = {k.arg: _object(k.value, names, text) for k in keywords if k.arg is not None}
@@ -63,6 +67,12 @@ def _object(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
 
 
 def _named(name: str, names: Mapping[str, Any], text: str) -> Any:
+    module, dot, own = name.rpartition(".")
+    if dot:
+        found = naming.imported(f"{module}:{own}")
+        if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+            raise ValueError(f"{name} in {text!r} is no dataclass, and only those can be named with their module")
+        return found
     if name not in names:
         raise ValueError(f"{name!r} in {text!r} is not known{among(name, names)}")
     return names[name]
@@ -94,8 +104,15 @@ def write(value: Any) -> str:
         return f"[{', '.join(write(v) for v in value)}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{k!r}: {write(v)}' for k, v in value.items())}}}"
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | int | float):
         return repr(value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise ValueError(
+            f"a {type(value).__name__} cannot be written down: what an experiment is made of must be dataclasses, "
+            f"numbers, strings, tuples and mappings, got {value!r}"
+        )
     parts = []
     for f in dataclasses.fields(value):
         argument = getattr(value, f.name)
@@ -104,7 +121,9 @@ def write(value: Any) -> str:
         if f.default_factory is not dataclasses.MISSING and argument == f.default_factory():
             continue
         parts.append(write(argument) if f.name == "inner" else f"{f.name}={write(argument)}")
-    return f"{type(value).__name__}({', '.join(parts)})"
+    kind = type(value)
+    home = "" if kind.__module__.partition(".")[0] == "joulegrad" else f"{kind.__module__}."
+    return f"{home}{kind.__qualname__}({', '.join(parts)})"
 
 
 def replaced(value: Any, name: str, new: Any) -> Any:

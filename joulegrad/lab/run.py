@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -46,9 +46,9 @@ def run(
         device: "cpu" or "cuda".
         workers: processes on the CPU; None: one a core.
         seen: is given each row when its round is over, first those that were there already.
-        noted: is given what was found damaged in the folder.
+        noted: is given what was found damaged in the folder, and that a request to stop was heard.
     """
-    with Folder(folder, experiment, {"device": device, "workers": workers}) as store, _asked_to_stop() as asked:
+    with Folder(folder, experiment, {"device": device, "workers": workers}) as store, _asked_to_stop(noted) as asked:
         for note in store.notes:
             noted(note)
         rows = read_rounds(folder)
@@ -57,20 +57,41 @@ def run(
         if len(rows) == experiment.rounds:
             return Outcome(rows, True)
         with Simulation(experiment, device=device, workers=workers, memories=folder / MEMORIES) as simulation:
+            store.describe(simulation.facts())
             if store.state is not None:
                 simulation.restore(store.state)
-            clock = _Clock()
-            for row in simulation:
-                store.append(row)
-                rows.append(row)
-                seen(row)
-                last = simulation.t == experiment.rounds
-                if clock.due() or last or asked:
-                    with clock:
-                        store.checkpoint(simulation.state())
-                if asked and not last:
-                    return Outcome(rows, False)
+            with _kept(folder, simulation):
+                return _play(simulation, store, rows, asked, seen)
+
+
+def _play(
+    simulation: Simulation, store: Folder, rows: list[Row], asked: list[int], seen: Callable[[Row], None]
+) -> Outcome:
+    """Round after round, a checkpoint where one is due, until the last or until somebody asks."""
+    clock = _Clock()
+    for row in simulation:
+        store.append(row)
+        rows.append(row)
+        seen(row)
+        last = simulation.t == simulation.experiment.rounds
+        if clock.due() or last or asked:
+            with clock:
+                store.checkpoint(simulation.state())
+        if asked and not last:
+            return Outcome(rows, False)
     return Outcome(rows, True)
+
+
+@contextmanager
+def _kept(folder: Path, simulation: Simulation) -> Iterator[None]:
+    """Say what is left when the disk is full, or whatever else the system refuses."""
+    try:
+        yield
+    except OSError as why:
+        raise OSError(
+            f"{folder}, after round {simulation.t}: {why.strerror or why}. The rounds up to the last checkpoint are "
+            "whole; mend that, and the same command goes on from there"
+        ) from why
 
 
 class _Clock:
@@ -91,7 +112,7 @@ class _Clock:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
+def _asked_to_stop(noted: Callable[[str], None]) -> Iterator[list[int]]:
     """A list that is empty until somebody asks."""
     asked: list[int] = []
 
@@ -99,6 +120,8 @@ def _asked_to_stop() -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        with suppress(RuntimeError):  # in the middle of writing another line: then unsaid
+            noted("this round ends first; asked again, it stops at once")
 
     try:
         before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}

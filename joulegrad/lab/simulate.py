@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,11 +26,13 @@ import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
 from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Diverged, draws, own_buffers, remembered
+from joulegrad.lab.data import Task
+from joulegrad.lab.downlink import Downlink
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.memories import Memories, Places
 from joulegrad.lab.workers import Turn, Workers
 
-__all__ = ["Downlink", "Engine", "Row", "Simulation"]
+__all__ = ["Engine", "Row", "Simulation"]
 
 Row = dict[str, Any]  # of JSON's types: a line of the rounds file
 
@@ -82,9 +83,10 @@ class Simulation:
         workers: int | None = None,
         memories: Path | None = None,
     ) -> None:
-        self.experiment, self.t = experiment, 0
+        self.experiment, self.device, self.t = experiment, device, 0
         self.task = data.load(experiment.data)
         self.parts = experiment.partition.split(self.task.train, experiment.seed)
+        _check(experiment, self.task, self.parts, device)
         with torch.random.fork_rng():
             torch.manual_seed(experiment.seed)
             model = models.build(experiment.model, self.task.shape, self.task.classes)
@@ -97,7 +99,11 @@ class Simulation:
         own = own_buffers(model, self.layout)
         empty = [remembered(operator.init(self.layout), own) for operator in experiment.operators]
         self.memories = Memories(empty, memories)
-        self.engine = _engine(self, model, device, workers)
+        try:
+            self.engine = _engine(self, model, device, workers)
+        except BaseException:
+            self.memories.close()
+            raise
 
     def __enter__(self) -> Simulation:
         return self
@@ -136,13 +142,26 @@ class Simulation:
         heard.seconds["aggregate"] += done - heard.last
         row: Row = {"round": self.t, "accuracy": None, "loss": None}
         if self.t % experiment.evaluate_every == 0 or self.t == experiment.rounds:
-            row["accuracy"], row["loss"] = self.engine.evaluate(self.weights, self.buffers)
+            row["accuracy"], row["loss"] = self._evaluated()
             heard.seconds["evaluate"] = time.perf_counter() - done
         heard.seconds["round"] = time.perf_counter() - started
         return row | heard.row() | {
             "clients": clients, "lost": sorted(vanishing | heard.lost), "bytes_down": bytes_down,
             "seconds": {name: round(s, 6) for name, s in heard.seconds.items()},
         }  # fmt: skip
+
+    def facts(self) -> Row:
+        """What a result needs to be read: names and sizes behind its lists."""
+        kernels = joulegrad.kernels.chosen(torch.device(self.device)).__name__
+        return {
+            "kernels": kernels.removeprefix("joulegrad."),
+            "layers": {s.name: s.size for s in self.layout.segments},
+            "buffer_entries": self.layout.buffer_size,
+            "classes": self.task.classes,
+            "train_examples": len(self.task.train.labels),
+            "test_examples": len(self.task.test.labels),
+            "clients": len(self.parts),
+        }
 
     def _sampled(self) -> list[int]:
         n, everybody = self.experiment.clients_per_round, len(self.parts)
@@ -180,9 +199,24 @@ class Simulation:
             self.buffers = mean.buffers
         self.downlink.changed(before, self.weights, self.t)
 
+    def _evaluated(self) -> tuple[float, float | None]:
+        """Accuracy and loss; None where the loss is not finite, and nobody wants to stop for it."""
+        accuracy, loss = self.engine.evaluate(self.weights, self.buffers)
+        if math.isfinite(loss):
+            return accuracy, loss
+        if self.experiment.on_nan == "drop":
+            return accuracy, None
+        bad = (~torch.isfinite(self.weights)).nonzero()
+        where = f", and its weights are not finite, first at {self.layout.locate(int(bad[0]))}" if len(bad) else ""
+        raise Diverged(f"round {self.t}, server: the loss of the model on the test examples is {loss:g}{where}")
+
     def state(self) -> dict[str, Tensor]:
-        """All that the next round depends on. What is drawn is a function of the seed and the round: nothing of it."""
+        """All that the next round depends on. What is drawn is a function of the seed and the round: nothing of it.
+
+        A checkpoint: what clients remember now is kept until two more have been made.
+        """
         self.engine.checkpoint()
+        self.memories.sync()
         self.places.commit()
         rule = {
             f"rule {name}": torch.as_tensor(value).clone()
@@ -203,6 +237,22 @@ class Simulation:
             self.rule.load_state_dict({**saved, "state": {0: rule}})
         self.places.restore(state)
         self.downlink.restore(state)
+
+
+def _check(experiment: Experiment, task: Task, parts: list[Tensor], device: str) -> None:
+    """What can only be known when the data are there."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
+    n, local = experiment.clients_per_round, experiment.local
+    empty = [client for client, part in enumerate(parts) if not len(part)]
+    if empty:
+        raise ValueError(f"client {empty[0]} has no examples (and {len(empty) - 1} more); every client needs some")
+    if n is not None and n > len(parts):
+        raise ValueError(f"clients_per_round is {n:,}, but the partition has {len(parts):,} clients")
+    if local.augment and len(task.shape) != 3:
+        raise ValueError(f"local.augment crops and mirrors images; an input of {task.name} has shape {task.shape}")
+    if device == "cpu" and experiment.precision == "tf32":
+        raise ValueError("precision 'tf32' is a GPU's; on the CPU there are 'float32' and 'bfloat16'")
 
 
 class _Heard:
@@ -239,60 +289,17 @@ class _Heard:
         self.last = time.perf_counter()
 
     def row(self) -> Row:
-        """As a row has it."""
+        """As a row has it; sums of floats are exact, so that the order of arrival does not matter."""
+        layout, n = self.prices.layout, self.answers
+        pairs = zip(self.layers.tolist(), layout.segments, strict=True)
         return {
-            "train_loss": math.fsum(sorted(self.losses)) / self.answers if self.answers else None,
-            "bytes_up": self.bytes, "entries": self.entries, "cost": math.fsum(sorted(self.joules)),
-            "layer_entries": self.layers.tolist(), "starved_layers": int((self.layers == 0).sum()),
+            "train_loss": math.fsum(self.losses) / n if n else None,
+            "bytes_up": self.bytes, "entries": self.entries, "cost": math.fsum(self.joules),
+            "density": self.entries / (n * layout.size) if n else None,
+            "layer_entries": self.layers.tolist(),
+            "layer_density": [k / (n * s.size) for k, s in pairs] if n else None,
+            "starved_layers": int((self.layers == 0).sum()),
         }  # fmt: skip
-
-
-class Downlink:
-    """What the server sends so that a client has its model: the whole, or what has changed since its last round.
-
-    A delta holds new values at the places that changed, not differences: the client's copy is then the server's to the
-    last bit. Whichever payload is shorter is sent; buffers always travel whole.
-    """
-
-    def __init__(self, mode: str, layout: Layout, clients: int) -> None:
-        self.mode, self.layout = mode, layout
-        self.seen = np.full(clients, -1, np.int32)  # which version of the model each client has
-        self.since = torch.zeros(layout.size, dtype=torch.int32)  # with which version each entry last changed
-        self.whole: int | None = None
-        self.deltas: dict[int, int] = {}
-
-    def send(self, client: int, t: int, weights: Tensor, buffers: Tensor) -> int:
-        """The bytes to bring a client to version t."""
-        seen = int(self.seen[client])
-        self.seen[client] = t
-        if self.whole is None:  # always as long: every entry as it is
-            self.whole = self._length(torch.arange(self.layout.size), weights, buffers)
-        if self.mode == "dense" or seen < 0:
-            return self.whole
-        if seen not in self.deltas:
-            changed = (self.since > seen).nonzero().squeeze(1)
-            self.deltas[seen] = min(self.whole, self._length(changed, weights, buffers))
-        return self.deltas[seen]
-
-    def _length(self, indices: Tensor, weights: Tensor, buffers: Tensor) -> int:
-        update = SparseUpdate(indices, weights[indices], self.layout.size)
-        return len(joulegrad.encode(update.with_buffers(buffers) if self.layout.buffers else update, self.layout))
-
-    def changed(self, before: Tensor, after: Tensor, version: int) -> None:
-        """The server has stepped."""
-        self.deltas = {}
-        if self.mode == "delta":
-            self.since[before != after] = version
-
-    def state(self) -> dict[str, Tensor]:
-        """For the checkpoint."""
-        return {"seen": torch.from_numpy(self.seen), **({"since": self.since} if self.mode == "delta" else {})}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """As the checkpoint says."""
-        self.seen = state["seen"].numpy().copy()
-        if "since" in state:
-            self.since = state["since"].clone()
 
 
 def _chained(first: tuple[SparseUpdate, float], rest: Iterator[tuple[SparseUpdate, float]]) -> Iterator[Any]:
@@ -306,6 +313,4 @@ def _engine(simulation: Simulation, model: torch.nn.Module, device: str, workers
         from joulegrad.lab.cuda import Gpu
 
         return Gpu(s.experiment, s.task, s.layout, model, s.parts, s.memories)
-    if device != "cpu":
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
     return Workers(s.experiment, s.task, s.layout, model, s.parts, s.memories, workers)

@@ -32,9 +32,10 @@ from torch import Tensor
 import joulegrad
 from joulegrad.lab.experiment import Experiment
 
-__all__ = ["Damaged", "Folder", "Held", "read_header", "read_rounds"]
+__all__ = ["Damaged", "Folder", "Held", "count_rounds", "finished", "held", "read_header", "read_rounds"]
 
 HEADER, ROUNDS, LOCK, MEMORIES = "header.json", "rounds.jsonl", "lock", "clients.bin"
+PATIENCE = 2.0  # seconds: the processes of a run that was killed may take a moment to be gone
 CHECKPOINT = re.compile(r"checkpoint-(\d+)-([0-9a-f]{8})\.safetensors")
 
 
@@ -58,14 +59,14 @@ class Folder:
     def __init__(self, path: Path, experiment: Experiment, facts: Mapping[str, Any]) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(path / LOCK, timeout=0)
+        self.lock = FileLock(path / LOCK)
         try:
-            self.lock.acquire()
+            self.lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise Held(f"{path} is being written by another process; wait for it, or stop it") from None
         try:
-            self._begin(experiment, facts)
             self.notes: list[str] = []  # what was found damaged, and what was done about it
+            self._begin(experiment, facts)
             self.state = self._newest()
             self._cut_rounds(0 if self.state is None else int(self.state["round"]))
             self.rounds = (path / ROUNDS).open("ab", buffering=0)
@@ -82,11 +83,17 @@ class Folder:
         self.rounds.close()
         self.lock.release()
 
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Add to the header what is known only now."""
+        header = read_header(self.path)
+        if not facts.items() <= header.items():
+            _write(self.path / HEADER, json.dumps({**header, **facts}, indent=1).encode())
+
     def append(self, row: Mapping[str, Any]) -> None:
         """One more round, in one write."""
         line = json.dumps(row, allow_nan=False, default=_number).encode() + b"\n"
         if self.rounds.write(line) != len(line):
-            raise OSError(f"{self.path / ROUNDS}: the disk took only a part of a line")
+            raise OSError(f"{self.path / ROUNDS} took only a part of a line: the disk is full")
 
     def checkpoint(self, state: Mapping[str, Tensor]) -> None:
         """Keep a state, and of those before it only the newest."""
@@ -94,98 +101,143 @@ class Folder:
         raw = save({name: t.detach().cpu().contiguous() for name, t in state.items()})
         name = f"checkpoint-{int(state['round']):05d}-{zlib.crc32(raw):08x}.safetensors"
         _write(self.path / name, raw)
-        for old in self._checkpoints()[2:]:
+        for old in _checkpoints(self.path)[2:]:
             old.unlink()
 
     def _begin(self, experiment: Experiment, facts: Mapping[str, Any]) -> None:
         file = self.path / HEADER
-        if file.exists():
-            found = read_header(self.path)["experiment"]
-            wanted = json.loads(json.dumps(experiment.to_dict()))
-            differing = [key for key in wanted if wanted[key] != found.get(key)]
-            if differing:
-                key = differing[0]
-                raise ValueError(
-                    f"{self.path} holds another experiment: its {key} is {found.get(key)!r}, not {wanted[key]!r}"
-                    f"{f' (and {len(differing) - 1} more differ)' if len(differing) > 1 else ''}; choose another folder"
-                )
+        if not file.exists():
+            if (self.path / ROUNDS).exists() or _checkpoints(self.path):
+                raise Damaged(f"{self.path} has rounds but no {HEADER}, so nobody knows whose; choose another folder")
+            _write(file, json.dumps({"experiment": experiment.to_dict(), **provenance(), **facts}, indent=1).encode())
             return
-        header = {"experiment": experiment.to_dict(), **provenance(), **facts}
-        _write(file, json.dumps(header, indent=1).encode())
-
-    def _checkpoints(self) -> list[Path]:
-        found = [p for p in self.path.iterdir() if CHECKPOINT.fullmatch(p.name)]
-        return sorted(found, key=lambda p: p.stat().st_mtime_ns, reverse=True)
+        header = read_header(self.path)
+        found, wanted = header["experiment"], json.loads(json.dumps(experiment.to_dict()))
+        differing = [key for key in wanted if wanted[key] != found.get(key)]
+        if differing:
+            key = differing[0]
+            raise ValueError(
+                f"{self.path} holds another experiment: its {key} is {found.get(key)!r}, not {wanted[key]!r}"
+                f"{f' (and {len(differing) - 1} more differ)' if len(differing) > 1 else ''}; choose another folder"
+            )
+        then, now = header.get("versions"), _versions()
+        if then != now:
+            self.notes.append(f"the run began with {_listed(then)} and goes on with {_listed(now)}: it may differ")
 
     def _newest(self) -> dict[str, Tensor] | None:
-        """The newest checkpoint that is whole; those that are not are put aside."""
+        """The newest checkpoint that is whole, and all of whose rounds are; those that are not are put aside."""
         for torn in self.path.glob("*.part"):
             torn.unlink()
-        for path in sorted(self._checkpoints(), key=lambda p: p.name, reverse=True):
+        rounds = count_rounds(self.path)
+        for path in _checkpoints(self.path):
             raw = path.read_bytes()
-            if f"{zlib.crc32(raw):08x}" == CHECKPOINT.fullmatch(path.name).group(2):  # type: ignore[union-attr]
+            if f"{zlib.crc32(raw):08x}" != _parts(path)[1]:
+                why = "is damaged"
+            elif _parts(path)[0] > rounds:
+                why = f"needs {_parts(path)[0]} rounds, of which {ROUNDS} has {rounds}"
+            else:
                 return load(raw)
             path.rename(path.with_suffix(".damaged"))
-            self.notes.append(f"{path.name} is damaged and was put aside; the one before it is used")
+            self.notes.append(f"{path.name} {why} and was put aside; the run goes on from before it")
         return None
 
     def _cut_rounds(self, last: int) -> None:
         """Forget rounds after the checkpoint: they are played again, and come out the same."""
         file = self.path / ROUNDS
-        if not file.exists():
-            return
-        kept, lines = b"", file.read_bytes().splitlines(keepends=True)
-        for n, line in enumerate(lines[:last]):
-            if not _whole(line, n + 1):
-                raise Damaged(f"{file}, line {n + 1}, is damaged, and the checkpoint of round {last} needs it")
-            kept += line
-        if len(kept) < file.stat().st_size:
-            _write(file, kept)
-
-
-def _whole(line: bytes, number: int) -> bool:
-    try:
-        return line.endswith(b"\n") and json.loads(line)["round"] == number
-    except (ValueError, KeyError, TypeError):
-        return False
+        if file.exists():
+            kept = b"".join(file.read_bytes().splitlines(keepends=True)[:last])
+            if len(kept) < file.stat().st_size:
+                _write(file, kept)
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """What was asked for."""
     file = path / HEADER
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
+        found = json.loads(file.read_text())
     except FileNotFoundError:
         raise Damaged(f"{path} is no run's folder: it has no {HEADER}") from None
     except ValueError:
-        raise Damaged(f"{file} is no JSON; delete the folder to begin again") from None
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("experiment"), dict):
+        raise Damaged(f"{file} is damaged; delete the folder to begin again")
     return found
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
     """All whole rounds so far; a line that is being written is left out."""
-    file, rows = path / ROUNDS, []
-    if not file.exists():
-        return []
-    for n, line in enumerate(file.read_bytes().splitlines(keepends=True)):
-        if not _whole(line, n + 1):
+    return [json.loads(line) for line in _whole_lines(path)]
+
+
+def count_rounds(path: Path) -> int:
+    """How many whole rounds there are."""
+    return len(_whole_lines(path))
+
+
+def finished(path: Path, rounds: int) -> bool:
+    """Whether a run of so many rounds has come to its end, and kept it."""
+    return bool(_checkpoints(path)) and _parts(_checkpoints(path)[0])[0] == rounds == count_rounds(path)
+
+
+def held(path: Path) -> bool:
+    """Whether a process writes there now."""
+    if not (path / LOCK).exists():
+        return False
+    try:
+        with FileLock(path / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines before the first that is torn, or not where it belongs."""
+    lines: list[bytes] = []
+    file = path / ROUNDS
+    for line in file.read_bytes().splitlines(keepends=True) if file.exists() else []:
+        try:
+            if not line.endswith(b"\n") or json.loads(line)["round"] != len(lines) + 1:
+                break
+        except (ValueError, KeyError, TypeError):
             break
-        rows.append(json.loads(line))
-    return rows
+        lines.append(line)
+    return lines
+
+
+def _checkpoints(path: Path) -> list[Path]:
+    """The latest first."""
+    found = [p for p in path.iterdir() if CHECKPOINT.fullmatch(p.name)] if path.is_dir() else []
+    return sorted(found, key=_parts, reverse=True)
+
+
+def _parts(checkpoint: Path) -> tuple[int, str]:
+    """Its round, and the crc32 of its content."""
+    found = CHECKPOINT.fullmatch(checkpoint.name)
+    if found is None:
+        raise ValueError(f"{checkpoint.name} is no checkpoint's name")
+    return int(found[1]), found[2]
 
 
 def provenance() -> dict[str, Any]:
     """Versions, commit, machine and time: what a result's header has."""
     return {
-        "joulegrad": joulegrad.__version__,
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain")),
-        "versions": {name: _version(name) for name in ("torch", "numpy", "numba", "triton")},
+        "versions": _versions(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _versions() -> dict[str, str | None]:
+    packages = {name: _version(name) for name in ("torch", "numpy", "numba", "triton")}
+    return {"joulegrad": joulegrad.__version__, **packages}
+
+
+def _listed(versions: Mapping[str, str | None] | None) -> str:
+    return ", ".join(f"{name} {v}" for name, v in (versions or {}).items() if v) or "unknown versions"
 
 
 def _version(package: str) -> str | None:

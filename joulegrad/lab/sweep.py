@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,12 +24,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from joulegrad.lab.experiment import Experiment, changed
-from joulegrad.lab.store import read_rounds
+from joulegrad.lab.store import count_rounds, finished, held, read_rounds
 from joulegrad.lab.workers import cores
 
-__all__ = ["LOG", "Job", "plan", "play", "why"]
+__all__ = ["LOG", "Job", "plan", "play"]
 
 LOG = "log.txt"
+HELD = 3  # the exit code of a run whose folder another process holds
 SPARE = 1.25  # times the largest run's memory must be free for one more
 
 
@@ -46,8 +49,8 @@ class Job(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds have been played."""
-        return len(self.rounds) == self.experiment.rounds
+        """Whether all rounds have been played, and the end was kept."""
+        return finished(self.folder, self.experiment.rounds)
 
 
 def plan(settings: Mapping[str, Any], out: Path) -> list[Job]:
@@ -68,7 +71,7 @@ def plan(settings: Mapping[str, Any], out: Path) -> list[Job]:
     jobs = []
     for values in itertools.product(*grid.values()):
         chosen, own = dict(zip(grid, values, strict=True)), base
-        for key, value in chosen.items():
+        for key, value in sorted(chosen.items(), key=lambda pair: pair[0].count(".")):  # parts of what it becomes
             own = changed(own, key, value)
         experiment = Experiment.of(own)
         label = " ".join(f"{key}={value}" for key, value in chosen.items())
@@ -84,6 +87,7 @@ class Running(NamedTuple):
 
     job: Job
     process: subprocess.Popen[bytes]
+    logged: int  # bytes of its log before it began
 
 
 def play(
@@ -94,8 +98,10 @@ def play(
     device: str = "cpu",
     ended: Callable[[Job, int], None] = lambda job, code: None,
     watched: Callable[[list[Job]], None] = lambda jobs: None,
-) -> dict[str, int]:
-    """Play all that are not finished; the exit code of each that failed, by label.
+) -> dict[str, str]:
+    """Play all that are not finished; why those failed that did, by label.
+
+    A run that another process plays is waited for.
 
     Args:
         jobs: what `plan` gave.
@@ -110,23 +116,29 @@ def play(
     most = min(at_once or (cores() if device == "cpu" else 1), max(len(waiting), 1))
     each = workers or max(cores() // most, 1)
     running: list[Running] = []
-    failed: dict[str, int] = {}
+    failed: dict[str, str] = {}
     needs = 0  # bytes: the most that a run has taken so far
     try:
         while waiting or running:
+            began = time.monotonic()
             needs = max([needs, *(_memory(r.process.pid) for r in running)])
-            begun = all(r.job.rounds for r in running)
-            if waiting and len(running) < most and (not running or (begun and _available() > SPARE * needs)):
-                running.append(_started(waiting.pop(0), each, device))
-            for r in list(running):
-                code = r.process.poll()
-                if code is not None:
-                    running.remove(r)
-                    if code:
-                        failed[r.job.label] = code
-                    ended(r.job, code)
+            if waiting and len(running) < most and _room(running, needs):
+                job = next((job for job in waiting if not held(job.folder)), None)
+                if job is not None:
+                    waiting.remove(job)
+                    if not job.finished:
+                        running.append(_started(job, each, device))
+            for r in [r for r in running if r.process.poll() is not None]:
+                running.remove(r)
+                code = r.process.returncode
+                if code == HELD:  # by whoever was quicker
+                    waiting.append(r.job)
+                    continue
+                if code:
+                    failed[r.job.label] = _why(r, code)
+                ended(r.job, code)
             watched([r.job for r in running])
-            time.sleep(0.2)
+            time.sleep(max(0.2, 10 * (time.monotonic() - began)))  # long logs take long to read
     except BaseException:
         for r in running:
             r.process.terminate()  # politely: each keeps its round
@@ -136,22 +148,43 @@ def play(
     return failed
 
 
+def _room(running: list[Running], needs: int) -> bool:
+    """Whether one more run fits; it is known when each that runs has played a round."""
+    return not running or (all(count_rounds(r.job.folder) for r in running) and _available() > SPARE * needs)
+
+
+BEGIN = """
+import signal, sys
+from joulegrad.lab.workers import die_with
+die_with(int(sys.argv.pop(1)), signal.SIGTERM)
+from joulegrad.__main__ import main
+main()
+"""
+
+
 def _started(job: Job, workers: int, device: str) -> Running:
+    """A process of its own; if this one is killed, it is asked to end."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    settings = job.folder / "experiment.json"
+    settings, file = job.folder / "experiment.json", job.folder / LOG
     settings.write_text(json.dumps(job.experiment.to_dict(), indent=1))
-    command = [sys.executable, "-m", "joulegrad", "run", str(settings), "--out", str(job.folder), "--quiet"]
-    command += ["--workers", str(workers), "--device", device]
-    with (job.folder / LOG).open("ab") as log:
+    command = [sys.executable, "-c", BEGIN, str(os.getpid()), "run", str(settings), "--out", str(job.folder)]
+    command += ["--quiet", "--workers", str(workers), "--device", device]
+    with file.open("ab") as log:
+        logged = file.stat().st_size
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    return Running(job, process)
+    return Running(job, process, logged)
 
 
-def why(job: Job) -> str:
-    """The end of a failed run's log."""
-    file = job.folder / LOG
-    lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
-    return lines[-1] if lines else "it said nothing"
+def _why(ended: Running, code: int) -> str:
+    """The last that a failed run said, and the signal that ended it if one did."""
+    with (ended.job.folder / LOG).open("rb") as log:
+        log.seek(ended.logged)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    said = lines[-1] if lines else ""
+    if code >= 0:
+        return said or f"exit code {code}, without a word"
+    hint = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
+    return f"ended by {signal.Signals(-code).name}{hint}" + (f": {said}" if said else "")
 
 
 def _memory(pid: int) -> int:

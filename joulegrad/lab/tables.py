@@ -9,7 +9,9 @@ from typing import Any
 
 from joulegrad.lab.store import HEADER, read_header, read_rounds
 
-__all__ = ["folders", "rows", "write"]
+__all__ = ["folders", "labels", "rows", "write"]
+
+LISTS = ("clients", "lost", "layer_entries", "layer_density")  # of a row: no table's cell
 
 
 def folders(paths: Iterable[Path]) -> list[Path]:
@@ -25,16 +27,28 @@ def folders(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
+def labels(runs: Iterable[Path]) -> dict[Path, str]:
+    """What distinguishes each run from the others, as key=value; in the order in which they began."""
+    headers = {run: read_header(run) for run in runs}
+    settings = {run: _flat(header["experiment"], "") for run, header in headers.items()}
+    keys = dict.fromkeys(key for found in settings.values() for key in found)
+    differing = [key for key in keys if len({repr(found.get(key)) for found in settings.values()}) > 1]
+    order = sorted(headers, key=lambda run: str(headers[run].get("started")))
+    return {run: " ".join(f"{key}={settings[run].get(key)}" for key in differing) for run in order}
+
+
 def rows(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Every round of every run, with the run's settings in front; totals so far are added to each."""
     for run in runs:
         header = read_header(run)
-        settings = {"run": run.name, **_flat(header["experiment"], ""), "commit": header.get("commit")}
+        experiment = dict(header["experiment"])
+        experiment["cost_model"] = experiment.pop("cost")  # a row's cost is Σc
+        settings = {"run": run.name, **_flat(experiment, ""), "commit": header.get("commit")}
         totals = dict.fromkeys(("bytes_up", "bytes_down", "entries", "cost"), 0.0)
         for row in read_rounds(run):
             for name in totals:
                 totals[name] += row[name]
-            figures = {name: value for name, value in row.items() if name not in ("clients", "lost", "layer_entries")}
+            figures = {name: value for name, value in row.items() if name not in LISTS}
             counts = {"clients": len(row["clients"]), "lost": len(row["lost"])}
             yield settings | _flat(figures, "") | counts | {f"total_{name}": t for name, t in totals.items()}
 

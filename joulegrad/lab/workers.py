@@ -26,7 +26,7 @@ from joulegrad.lab.data import Task
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.memories import Memories, Place
 
-__all__ = ["Turn", "Workers"]
+__all__ = ["Turn", "Workers", "cores", "die_with"]
 
 T = TypeVar("T")
 
@@ -146,7 +146,8 @@ def _begin(
 ) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _die_with(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and what it asks for is to end, at once
+    die_with(parent)
     _keep_memory()
     torch.set_num_threads(1)
     _worker = _Worker(Replica(experiment, examples, layout, model), parts, memories, weights, buffers)
@@ -168,11 +169,11 @@ def _evaluate(first: int, last: int) -> tuple[int, float]:
     return _worker.replica.evaluate(_worker.weights, _worker.buffers, first, last)
 
 
-def _die_with(parent: int) -> None:
-    """A worker does not outlive a parent that is killed; on Linux."""
+def die_with(parent: int, by: int = signal.SIGKILL) -> None:
+    """Do not outlive a parent that is killed; on Linux."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            ctypes.CDLL(None).prctl(1, by)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             os._exit(1)
 
