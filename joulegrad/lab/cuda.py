@@ -129,7 +129,6 @@ class Gpu:
         self.device = torch.device("cuda", torch.cuda.current_device())
         tf32 = experiment.precision == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cudnn.benchmark = True
         self.experiment, self.layout, self.memories = experiment, layout, memories
         self.parts = [part.to(self.device) for part in parts]
         self.task = task._replace(mean=task.mean.to(self.device), std=task.std.to(self.device))
@@ -148,8 +147,9 @@ class Gpu:
         size = experiment.local.batch_size
         if any(len(part) >= size for part in parts):
             whole = self._inputs(torch.arange(size, device=self.device) % len(task.train.labels), None)
-            for lane in self.lanes:
-                lane.capture(whole)
+            with torch.backends.cudnn.flags(benchmark=True, allow_tf32=tf32):  # for whole batches alone: each
+                for lane in self.lanes:  # other size would be tried out anew, in each thread
+                    lane.capture(whole)
 
     def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
         """Answers as they come, the client with most examples first to begin."""
