@@ -83,7 +83,7 @@ def test_the_largest_of_enough_entries_for_two_threads():
 def test_a_sample_that_misleads_entirely(monkeypatch):
     """Where it lies about everything, the certain bracket finds the answer."""
 
-    def liar(g, ends, costs, power, worths, paid):
+    def liar(g, first, places, ends, costs, power, worths, paid):
         worths[:], paid[:] = lie, 1.0
 
     scores = Scores(torch.tensor(np.random.default_rng(0).standard_normal(50_000), dtype=torch.float32))

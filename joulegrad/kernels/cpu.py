@@ -1,11 +1,13 @@
-"""Selection on the CPU: about two readings of the update, whatever k.
+"""Selection on the CPU: one reading of the update, and some of what is kept.
 
-To find the k largest of d scores, a sample of them says between which two the k-th largest must lie. A first pass
-(`passes.survey`) counts what lies above the upper one and gathers the few scores between the two, among which the
-k-th largest is found; a second (`passes.emit`) writes down the entries that reach it. If the sample misled, the first
-pass is made once more with a bracket that cannot, so the answer is always the reference's.
+To find the k largest of d scores, a sample of them says between which two the k-th largest must lie. One pass over the
+update (`passes.sift`) writes down every entry above the lower one; all that follows looks at these alone. A second pass
+(`passes.survey`) counts what lies above the upper score and gathers the few between the two, among which the k-th
+largest is found; a third (`passes.emit`) writes the places of the entries that reach it. If the sample misled, the last
+two are made over the whole update, with a bracket that cannot; so the answer is always the reference's.
 
-Each pass reads 4 bytes an entry (6 with a cost an entry); the second writes 8 for each entry that is kept.
+The first pass reads 4 bytes an entry (6 with a cost an entry) and writes 8 (10) for each that it keeps, which the second
+and the third read; the third writes 8 for each that is chosen.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from joulegrad.sparse import Codes
 
 __all__ = ["all_finite", "at_least", "largest", "levels", "merge", "scales", "values_of"]
 
-SAMPLE = 1 << 15
+SAMPLE = 1 << 14
+MANY = 1 << 31  # entries whose places do not fit in four bytes
+NORMAL = 2.0**-1000  # below, scores may be rounded so much that cheaper comparisons say nothing of them
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -55,9 +59,10 @@ def at_least(scores: Scores, threshold: float, k: int | None = None) -> Tensor:
         return largest(scores, k)
     ranked = Ranked.of(scores)
     found = ranked.survey(threshold, threshold, 0)
-    if k is None or found.above + found.level <= k:
-        counts = [level + above for _, level, above in found.counts]
-        return torch.from_numpy(ranked.emit(threshold, ranked.size, counts))
+    _, level, above = found.total()
+    if k is None or level + above <= k:
+        counts = [Cut(len(part.g), n[1] + n[2]) for part, n in zip(ranked.parts, found.counts, strict=True)]
+        return torch.from_numpy(ranked.emit(threshold, counts))
     return torch.from_numpy(_largest(ranked, k))
 
 
@@ -91,24 +96,34 @@ def values_of(coded: Codes) -> Tensor:
     return torch.from_numpy(out)
 
 
+class Part(NamedTuple):
+    """A run of the update, or what a pass kept of it: a thread's share."""
+
+    g: NDArray[np.float32]
+    ends: Ints  # of segments, in this part; none where there is a cost an entry
+    halves: NDArray[np.uint16]  # costs in two bytes, where there is one an entry
+    first: int  # entry of the update
+    places: NDArray[Any]  # which entries of the update; empty where they are `first` and those that follow
+
+
 class Survey(NamedTuple):
     """What lies where, a part for each thread: the band between two scores, on the upper one, and above it."""
 
-    places: list[Ints]
+    at: list[Ints]  # in the part
     scores: list[Doubles]
     counts: list[tuple[int, int, int]]  # in the band, on the upper score, above
 
-    @property
-    def band(self) -> int:
-        return sum(band for band, _, _ in self.counts)
+    def total(self) -> tuple[int, int, int]:
+        """The counts of all parts."""
+        band, level, above = (sum(counts) for counts in zip(*self.counts, strict=True))
+        return band, level, above
 
-    @property
-    def level(self) -> int:
-        return sum(level for _, level, _ in self.counts)
 
-    @property
-    def above(self) -> int:
-        return sum(above for _, _, above in self.counts)
+class Cut(NamedTuple):
+    """A part's share of what is chosen: which of the entries on the threshold, and how many entries in all."""
+
+    ties: int  # those before this place of the part
+    count: int
 
 
 class Ranked(NamedTuple):
@@ -119,24 +134,42 @@ class Ranked(NamedTuple):
     costs: Doubles  # one a segment, or one an entry
     power: int
     rounded: Rounded | None  # costs in two bytes, where there is one an entry
+    parts: list[Part]
 
     @classmethod
     def of(cls, scores: Scores) -> Ranked:
         g, prices = _floats(scores.update), scores.prices
         if prices is None:
-            return cls(g, np.array([len(g)]), np.ones(1), scores.power, None)
+            return cls._cut(g, np.array([len(g)]), np.ones(1), scores.power, None)
         if prices.piecewise:
-            return cls(g, prices.layout.ends.numpy(), prices.joules.numpy(), scores.power, None)
-        return cls(g, np.empty(0, np.int64), prices.joules.numpy(), scores.power, _rounded(prices, scores.power))
+            return cls._cut(g, prices.layout.ends.numpy(), prices.joules.numpy(), scores.power, None)
+        return cls._cut(g, np.empty(0, np.int64), prices.joules.numpy(), scores.power, _rounded(prices, scores.power))
+
+    @classmethod
+    def _cut(
+        cls, g: NDArray[np.float32], ends: Ints, costs: Doubles, power: int, rounded: Rounded | None
+    ) -> Ranked:
+        nowhere, halves = np.empty(0, np.int64 if len(g) > MANY else np.int32), np.empty(0, np.uint16) if rounded is None else rounded.halves
+        parts = [
+            Part(g[a:b], np.clip(ends - a, 0, b - a), halves[a:b], a, nowhere) for a, b in threads.chunks(len(g))
+        ]
+        return cls(g, ends, costs, power, rounded, parts)
 
     @property
     def size(self) -> int:
-        return len(self.g)
+        return sum(len(part.g) for part in self.parts)
 
     def sample(self, m: int) -> tuple[Doubles, Doubles]:
         """What m of the entries are worth and cost, one from each of m equal runs."""
         worths, costs = np.empty(m), np.empty(m)
-        passes.sample(self.g, self.ends, self.costs, self.power, worths, costs)
+        stops = np.cumsum([0, *(len(part.g) for part in self.parts)]) * m // self.size
+
+        def some(part: Part, worths: Doubles, costs: Doubles) -> None:
+            whole = part.g, part.first, part.places, part.ends, self.costs, self.power
+            passes.sample(*whole, worths, costs)
+
+        runs = [slice(a, b) for a, b in pairwise(stops)]
+        threads.each(some, self.parts, [worths[run] for run in runs], [costs[run] for run in runs])
         return worths, costs
 
     def keys(self, threshold: float) -> NDArray[np.int32]:
@@ -150,100 +183,147 @@ class Ranked(NamedTuple):
             return np.full(len(self.ends), passes.SPECIAL)
         return self.keys(np.nextafter(threshold, math.inf))
 
+    def sifted(self, lower: float, room: int) -> Ranked | None:
+        """Only the entries whose score exceeds `lower`, and perhaps some more; None where they are more than `room`."""
+        if self.rounded is None:
+            return self.sifted_by(self.keys_above(lower), room)
+        return self.sifted_each(self.rounded.price(lower), np.float32(0), room)
+
+    def sifted_by(self, keys: NDArray[np.int32], room: int) -> Ranked | None:
+        """Only the entries whose keys reach their segment's."""
+
+        def one(part: Part) -> tuple[Part, int]:
+            places, kept = self._room(part, room)
+            ends = np.empty(len(part.ends), np.int64)
+            n = passes.sift(part.g, part.first, part.ends, keys, places, kept, ends)
+            return Part(kept[:n], ends, part.halves, part.first, places[:n]), n
+
+        return self._of(threads.each(one, self.parts), room)
+
+    def sifted_each(self, price: Any, floor: Any, room: int) -> Ranked | None:
+        """Only the entries that may have |g| ≥ price · cost and ≥ floor."""
+
+        def one(part: Part) -> tuple[Part, int]:
+            places, kept = self._room(part, room)
+            halves = np.empty(len(kept), np.uint16)
+            n = passes.sift_each(part.g, part.first, part.halves, price, floor, places, kept, halves)
+            return Part(kept[:n], part.ends, halves[:n], part.first, places[:n]), n
+
+        return self._of(threads.each(one, self.parts), room)
+
+    def _room(self, part: Part, room: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        n = min(room, len(part.g)) + passes.LANES
+        return np.empty(n, part.places.dtype), np.empty(n, np.float32)
+
+    def _of(self, found: list[tuple[Part, int]], room: int) -> Ranked | None:
+        return self._replace(parts=[part for part, _ in found]) if sum(n for _, n in found) <= room else None
+
     def survey(self, lower: float, upper: float, room: int) -> Survey:
         """What lies in lower < s < upper, at s = upper, and above; `room` is what the band is expected to have."""
         keys, beyond = self.keys(upper), self.keys_above(upper)
         over = self.keys_above(lower) if lower < upper else keys
 
-        def one(part: tuple[int, int], room: int) -> tuple[Ints, Doubles, tuple[int, int, int]]:
-            out = np.empty(room, np.int64), np.empty(room)
+        def one(part: Part, room: int) -> tuple[Ints, Doubles, tuple[int, int, int]]:
+            at, scores = np.empty(room, np.int64), np.empty(room)
             if self.rounded is None:
-                return *out, passes.survey(self.g, *part, self.ends, self.costs, over, keys, beyond, self.power, *out)
-            halves, price = self.rounded.halves, self.rounded.price(min(lower, upper))
-            return *out, passes.survey_each(self.g, *part, self.costs, halves, price, lower, upper, self.power, *out)
+                counts = passes.survey(part.g, part.ends, self.costs, over, keys, beyond, self.power, at, scores)
+            else:
+                prices = self.rounded.prices(min(lower, upper), upper)
+                whole = part.g, part.first, part.places, self.costs, part.halves
+                counts = passes.survey_each(*whole, prices, lower, upper, self.power, at, scores)
+            return at[: counts[0]], scores[: counts[0]], counts
 
-        return Survey(*map(list, zip(*self.gathered(one, room), strict=True)))
+        found = threads.each(one, self.parts, [min(room, len(part.g)) for part in self.parts])
+        if any(counts[0] > len(at) for at, _, counts in found):
+            found = threads.each(one, self.parts, [len(part.g) for part in self.parts])
+        return Survey(*map(list, zip(*found, strict=True)))
 
-    def gathered(self, one: Callable[[tuple[int, int], int], tuple[Ints, Doubles, Any]], room: int) -> list[Any]:
-        """What a pass gathers in each part, with its counts, the first of which says how many it would gather."""
-        parts = threads.chunks(self.size)
-        found = threads.each(one, parts, [min(room, last - first) for first, last in parts])
-        if any(counts[0] > len(places) for places, _, counts in found):
-            found = threads.each(one, parts, [counts[0] for _, _, counts in found])
-        return [(places[: counts[0]], scores[: counts[0]], counts) for places, scores, counts in found]
+    def emit(self, threshold: float, cuts: list[Cut]) -> Ints:
+        """The entries whose scores are above the threshold, and those on it that the cuts name."""
+        ends = np.cumsum([0, *(cut.count for cut in cuts)])
+        out, ties, above = np.empty(ends[-1], np.int64), self.keys(threshold), self.keys_above(threshold)
+        higher = float(np.nextafter(threshold, math.inf))
 
-    def emit(self, threshold: float, last_tie: int, counts: list[int]) -> Ints:
-        """Places of the scores above the threshold, and of those on it up to place `last_tie`; a count a part."""
-        parts, ends = threads.chunks(self.size), np.cumsum([0, *counts])
-        out = np.empty(ends[-1], np.int64)
-        ties, above = self.keys(threshold), self.keys_above(threshold)
-
-        def some(first: int, last: int, keys: NDArray[np.int32], threshold: float, out: Ints) -> tuple[int, bool]:
+        def one(part: Part, cut: Cut, out: Ints) -> bool:
             if self.rounded is None:
-                return passes.emit(self.g, first, last, self.ends, keys, out)
-            halves, price = self.rounded.halves, self.rounded.price(threshold)
-            return passes.emit_each(self.g, first, last, self.costs, halves, price, threshold, self.power, out)
+                return passes.emit(part.g, part.first, part.places, part.ends, ties, above, cut.ties, out)[1]
+            whole = part.g, part.first, part.places, self.costs, part.halves
+            prices = self.rounded.prices(threshold, higher)
+            return passes.emit_each(*whole, prices, threshold, higher, self.power, cut.ties, out)[1]
 
-        def one(part: tuple[int, int], out: Ints) -> bool:
-            first, last = part
-            middle = min(max(last_tie + 1, first), last)
-            n, finite = some(first, middle, ties, threshold, out)
-            return finite and some(middle, last, above, float(np.nextafter(threshold, math.inf)), out[n:])[1]
-
-        if not all(threads.each(one, parts, [out[a:b] for a, b in pairwise(ends)])):
+        if not all(threads.each(one, self.parts, cuts, [out[a:b] for a, b in pairwise(ends)])):
             raise NotFinite
         return out
 
-    def ties(self, level: float, n: int) -> tuple[int, list[int]] | None:
-        """The place of the n-th entry whose score is `level`, and how many of the n each part has."""
-        keys, beyond, place, counts = self.keys(level), self.keys_above(level), -1, []
-        for first, last in threads.chunks(self.size):
-            before = n
-            if place < 0:
-                arguments = (self.ends, self.costs, keys, beyond, self.power, level, n)
-                place, n = passes.nth_equal(self.g, first, last, *arguments)
-            counts.append(before - n)
-        return None if place < 0 else (place, counts)
+    def cuts(self, level: float, n: int, counts: list[int]) -> list[Cut] | None:
+        """Beside `counts` others, the first n entries whose score is `level`; None where they are fewer."""
+        keys, beyond, cuts = self.keys(level), self.keys_above(level), []
+        for part, count in zip(self.parts, counts, strict=True):
+            if n == 0:
+                cuts.append(Cut(0, count))
+                continue
+            arguments = part.ends, self.costs, keys, beyond, self.power, level, n
+            j, left = passes.nth_equal(part.g, part.first, part.places, *arguments)
+            cuts.append(Cut(len(part.g) if j < 0 else j + 1, count + n - left))
+            n = left
+        return cuts if n == 0 else None
 
 
 def _largest(ranked: Ranked, k: int) -> Ints:
+    bracket, room, kept = _bracket(ranked, k)
+    among = ranked
+    if bracket.lower < bracket.upper and 2 * kept < ranked.size:
+        few = ranked.sifted(bracket.lower, kept)
+        if few is not None and few.size > k:
+            among, (bracket, room, _) = few, _bracket(few, k)
+    lower, upper = bracket
+    while True:
+        found = among.survey(lower, upper, room)
+        band, level, above = found.total()
+        if above >= k:
+            if upper == math.inf:
+                raise NotFinite
+            lower, upper = upper, math.inf
+        elif above + level >= k:
+            return among.emit(upper, among.cuts(upper, k - above, [n[2] for n in found.counts]) or [])
+        elif above + level + band >= k:
+            return among.emit(*_within(among, found, k - above - level))
+        elif cuts := among.cuts(lower, k - above - level - band, [sum(n) for n in found.counts]):
+            return among.emit(lower, cuts)
+        else:
+            lower, upper = -1.0, lower
+
+
+class Bracket(NamedTuple):
+    """Two scores between which the k-th largest lies, if the sample did not mislead."""
+
+    lower: float
+    upper: float
+
+
+def _bracket(ranked: Ranked, k: int) -> tuple[Bracket, int, int]:
+    """By a sample; and how many scores are expected between the two, and from the lower one up, at most."""
     d = ranked.size
     m = min(d, SAMPLE)
     worths, costs = ranked.sample(m)
     sample, rank = np.sort(worths / costs)[::-1], (m * k - 1) // d
     slack = 0 if m == d else int(4 * math.sqrt(m * (k / d) * (1 - k / d))) + 8
-    lower = sample[rank + slack] if rank + slack < m else -1.0
-    upper = sample[rank - slack] if rank >= slack else math.inf
-    room = 3 * slack * d // m + 1024
-    while True:
-        found = ranked.survey(lower, upper, room)
-        above, upto_level = found.above, found.above + found.level
-        if above >= k:
-            if upper == math.inf:
-                raise NotFinite
-            lower, upper = upper, math.inf
-        elif upto_level >= k:
-            place, ties = ranked.ties(upper, k - above) or (-1, [])
-            return ranked.emit(upper, place, [n[2] + t for n, t in zip(found.counts, ties, strict=True)])
-        elif upto_level + found.band >= k:
-            return _within(ranked, found, k - upto_level)
-        elif (tied := ranked.ties(lower, k - upto_level - found.band)) is not None:
-            place, ties = tied
-            return ranked.emit(lower, place, [sum(n) + t for n, t in zip(found.counts, ties, strict=True)])
-        else:
-            lower, upper = -1.0, lower
+    lower = float(sample[rank + slack]) if rank + slack < m else -1.0
+    upper = float(sample[rank - slack]) if rank >= slack else math.inf
+    return Bracket(lower, upper), 3 * slack * d // m + 1024, (rank + 3 * slack) * d // m + 1024
 
 
-def _within(ranked: Ranked, found: Survey, rank: int) -> Ints:
-    """Emit down to the rank-th largest score of the band."""
+def _within(ranked: Ranked, found: Survey, rank: int) -> tuple[float, list[Cut]]:
+    """The rank-th largest score of the band, and what each part has of those that reach it."""
     band = np.concatenate(found.scores)
     threshold = float(np.partition(band, len(band) - rank)[len(band) - rank])
-    ties = np.concatenate(found.places)[band == threshold][: rank - int((band > threshold).sum())]
-    counts = []
-    for places, scores, (_, level, above) in zip(*found, strict=True):
-        taken = (scores > threshold) | ((scores == threshold) & (places <= ties[-1]))
-        counts.append(above + level + int(taken.sum()))
-    return ranked.emit(threshold, int(ties[-1]), counts)
+    ties, cuts = rank - int((band > threshold).sum()), []
+    for part, at, scores, (_, level, above) in zip(ranked.parts, *found, strict=True):
+        on = at[scores == threshold][:ties]
+        ties -= len(on)
+        higher = above + level + int((scores > threshold).sum())
+        cuts.append(Cut(int(on[-1]) + 1 if len(on) else 0, higher + len(on)))
+    return threshold, cuts
 
 
 class Rounded(NamedTuple):
@@ -254,10 +334,18 @@ class Rounded(NamedTuple):
     power: int
 
     def price(self, threshold: float) -> Any:
-        """The least |g| that a cost of 1 asks for, rounded down."""
-        least = max(threshold, 0.0) * self.unit
-        least = (math.sqrt(least) if self.power == 2 else least) * (1 - 2.0**-20)
-        return _float_below(least)
+        """The least |g| that a score ≥ threshold asks of a cost of 1, rounded down."""
+        return _float_below(self._least(threshold) * (1 - 2.0**-20))
+
+    def prices(self, lower: float, upper: float) -> tuple[Any, Any, Any]:
+        """The same of `lower`; and, rounded up, what certainly is more than `upper` asks of a cost of 1 and of any."""
+        above = self._least(upper) * (1 + 2.0**-20) if upper >= NORMAL else math.inf
+        floor = above * 2.0**-125  # costs below 2^-126 are kept as 0
+        return self.price(lower), _float_above(above), _float_above(floor)
+
+    def _least(self, threshold: float) -> float:
+        least = threshold * self.unit if threshold >= NORMAL else 0.0
+        return math.sqrt(least) if self.power == 2 else least
 
     def floor(self, worth: float) -> Any:
         """The least |g| that is worth so much, rounded down."""
@@ -266,6 +354,10 @@ class Rounded(NamedTuple):
 
 def _float_below(x: float) -> Any:
     return np.nextafter(np.float32(min(x, 3e38)), np.float32(0))
+
+
+def _float_above(x: float) -> Any:
+    return np.nextafter(np.float32(x if x < 3e38 else math.inf), np.float32(math.inf))
 
 
 _KEPT: WeakKeyDictionary[Prices, dict[int, Rounded]] = WeakKeyDictionary()

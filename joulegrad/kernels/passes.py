@@ -3,6 +3,9 @@
 A float's magnitude orders as the integer of its bits without the sign (its *key*), so |g_j|^power / c_j ≥ t is one
 integer comparison with a key that is computed once a segment. NaN and infinity have the largest keys of all, hence
 they pass every threshold and are met, at no cost, where the few entries that passed are looked at.
+
+A pass runs over a part: a run of the update, or what `sift` kept of it. Place j of a part is entry places[j] of the
+update; without places it is entry first + j.
 """
 
 from __future__ import annotations
@@ -10,92 +13,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from joulegrad.jit import jit
 from joulegrad.kernels.bits import trailing_zeros
+from joulegrad.kernels.lanes import (
+    LANES, MAGNITUDE, ONE, PACKS, ROW, Keys, exceed_each, keep, keep_places, ones, reach_each, sift_row, sift_row_each,
+    word_at,
+)
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Keys = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
-LANES = 64  # entries compared at once, a bit each in one word
-ONE = np.uint64(1)
-MAGNITUDE = np.int32(0x7FFFFFFF)
 SPECIAL = np.int32(0x7F800000)  # the key of infinity; those of NaN lie above
-
-
-def _splat(builder: Any, scalar: Any) -> Any:
-    lanes = ir.VectorType(scalar.type, LANES)
-    empty, zeros = ir.Constant(lanes, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-    return builder.shuffle_vector(builder.insert_element(empty, scalar, ir.IntType(32)(0)), empty, zeros)
-
-
-def _load(context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int) -> Any:
-    """LANES integers of an array from `at` on, whatever their alignment."""
-    data = context.make_array(array_type)(context, builder, array).data
-    lanes = ir.VectorType(ir.IntType(bits), LANES)
-    loaded = builder.load(builder.bitcast(builder.gep(data, [at]), lanes.as_pointer()))
-    loaded.align = bits // 8
-    return loaded
-
-
-def _keys(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
-    raw = _load(context, builder, array_type, array, at, 32)
-    return builder.and_(raw, ir.Constant(raw.type, [int(MAGNITUDE)] * LANES))
-
-
-def _as_word(builder: Any, passed: Any) -> Any:
-    return builder.bitcast(passed, ir.IntType(LANES))
-
-
-@intrinsic
-def reach(typing_context: Any, raw: Any, at: Any, least: Any) -> Any:
-    """Which of the LANES floats from `at` on have keys ≥ `least`: a word, the first in its lowest bit."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        keys = _keys(context, builder, signature.args[0], *arguments[:2])
-        return _as_word(builder, builder.icmp_signed(">=", keys, _splat(builder, arguments[2])))
-
-    return types.uint64(raw, types.int64, types.int32), build
-
-
-@intrinsic
-def reach_each(typing_context: Any, raw: Any, costs: Any, at: Any, price: Any, floor: Any) -> Any:
-    """The same where each entry has its own least magnitude: price · cost, and no less than `floor`.
-
-    Costs are the upper halves of floats, rounded down (`low_halves`). The product is rounded to the nearest float, so
-    its key is lowered by one: nothing that should pass is kept out.
-    """
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        raw_array, cost_array, at, price, floor = arguments
-        keys = _keys(context, builder, signature.args[0], raw_array, at)
-        wide = ir.VectorType(ir.IntType(32), LANES)
-        halves = builder.zext(_load(context, builder, signature.args[1], cost_array, at, 16), wide)
-        bits = builder.shl(halves, ir.Constant(wide, [16] * LANES))
-        cost = builder.bitcast(bits, ir.VectorType(ir.FloatType(), LANES))
-        least = builder.fmul(cost, _splat(builder, price))
-        lowered = builder.sub(builder.bitcast(least, wide), ir.Constant(wide, [1] * LANES))
-        bottom = builder.bitcast(_splat(builder, floor), wide)
-        lowered = builder.select(builder.icmp_signed(">", bottom, lowered), bottom, lowered)
-        return _as_word(builder, builder.icmp_signed(">=", keys, lowered))
-
-    return types.uint64(raw, costs, types.int64, types.float32, types.float32), build
-
-
-@intrinsic
-def ones(typing_context: Any, word: Any) -> Any:
-    """How many bits of a word are one."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.uint64(types.uint64), build
 
 
 @jit
@@ -128,26 +59,35 @@ def least_keys(thresholds: Doubles, costs: Doubles, power: int) -> Keys:
     """`least_key` of each segment."""
     out, one = np.empty(len(costs), np.int32), np.empty(1, np.float32)
     for i in range(len(costs)):
-        out[i] = least_key(thresholds[i], costs[i], power, one)
+        same = i > 0 and thresholds[i] == thresholds[i - 1] and costs[i] == costs[i - 1]
+        out[i] = out[i - 1] if same else least_key(thresholds[i], costs[i], power, one)
     return out
 
 
 @jit
-def sample(g: Floats, ends: Ints, costs: Doubles, power: int, worths: Doubles, paid: Doubles) -> None:
-    """|g|^power and c of entries drawn one from each of len(worths) equal runs: reads a cache line each.
+def place_of(places: Any, first: int, j: int) -> int:
+    """Which entry of the update is at place j of a part."""
+    return np.int64(places[j]) if len(places) else first + j
+
+
+@jit
+def sample(
+    g: Floats, first: int, places: Any, ends: Ints, costs: Doubles, power: int, worths: Doubles, paid: Doubles
+) -> None:
+    """|g|^power and c of entries of a part, one from each of len(worths) equal runs: reads a cache line each.
 
     A hash of the run's number says which, so that no period of the data can hide; what is not finite counts as 0.
     """
     d, m, segment = len(g), len(worths), 0
     each = len(ends) == 0
     for i in range(m):
-        first, last = d * i // m, d * (i + 1) // m
+        start, stop = d * i // m, d * (i + 1) // m
         mixed = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        j = first + np.int64((mixed >> np.uint64(33)) % np.uint64(last - first))
+        j = start + np.int64((mixed >> np.uint64(33)) % np.uint64(stop - start))
         if each:
-            paid[i] = costs[j]
+            paid[i] = costs[place_of(places, first, j)]
         else:
             while ends[segment] <= j:
                 segment += 1
@@ -156,191 +96,210 @@ def sample(g: Floats, ends: Ints, costs: Doubles, power: int, worths: Doubles, p
 
 
 @jit
-def word_at(raw: Keys, at: int, stop: int, least: int) -> int:
-    """`reach` for the entries from `at` up to `stop`, LANES of them at most."""
-    if at + LANES <= stop:
-        return reach(raw, at, least)
-    word = np.uint64(0)
-    for i in range(stop - at):
-        word |= np.uint64((raw[at + i] & MAGNITUDE) >= least) << np.uint64(i)
-    return word
+def sift(g: Floats, first: int, ends: Ints, least: Keys, places: Any, kept: Floats, kept_ends: Ints) -> int:
+    """Write down the entries whose keys reach their segment's: places, floats, and where each segment ends among them.
+
+    Reads 4 bytes an entry and writes 8 for each that it keeps, only counting once `places` is full.
+    """
+    raw, out = g.view(np.int32), kept.view(np.int32)
+    at, n = 0, 0
+    for segment in range(len(ends)):
+        stop = ends[segment]
+        if PACKS:
+            while at + ROW <= stop and n + ROW <= len(places):
+                n = sift_row(raw, at, least[segment], first, places, out, n)
+                at += ROW
+        while at < stop:
+            word = word_at(raw, at, stop, least[segment])
+            keep_places(first + at, word, places, n)
+            n = keep(raw, at, word, out, n)
+            at = min(at + LANES, stop)
+        kept_ends[segment] = n
+    return n
+
+
+@jit
+def sift_each(
+    g: Floats, first: int, halves: Any, price: float, floor: float, places: Any, kept: Floats, kept_halves: Any
+) -> int:
+    """The same with a cost an entry: those that may have |g| ≥ price · cost and ≥ floor, with their rounded costs.
+
+    Reads 6 bytes an entry and writes 10 for each that it keeps.
+    """
+    raw, out = g.view(np.int32), kept.view(np.int32)
+    at, n = 0, 0
+    if PACKS:
+        while at + ROW <= len(g) and n + ROW <= len(places):
+            n = sift_row_each(raw, halves, at, price, floor, first, places, out, kept_halves, n)
+            at += ROW
+    for at in range(at, len(g), LANES):
+        word = word_at_each(raw, halves, at, price, floor)
+        keep_places(first + at, word, places, n)
+        keep(raw, at, word, out, n)
+        n = keep(halves, at, word, kept_halves, n)
+    return n
 
 
 @jit
 def survey(
-    g: Floats, first: int, last: int, ends: Ints, costs: Doubles, lower: Keys, upper: Keys, beyond: Keys, power: int,
-    places: Ints, scores: Doubles,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Of the entries in [first, last): gather the band [lower, upper), count [upper, beyond) and [beyond, ∞).
+    g: Floats, ends: Ints, costs: Doubles, lower: Keys, upper: Keys, beyond: Keys, power: int, at: Ints, scores: Doubles
+) -> tuple[int, int, int]:
+    """Gather the band [lower, upper), where in the part and its scores; count [upper, beyond) and [beyond, ∞).
 
-    Keys are a segment's. Reads 4 bytes an entry, writes 16 for each in the band, and only counts once `places` is
-    full. Returns how many there are of each.
+    Keys are a segment's. Reads 4 bytes an entry, writes 16 for each in the band, and only counts once `at` is full.
+    Returns how many there are of each.
     """
     raw = g.view(np.int32)
-    band, level, above, room = 0, 0, 0, len(places)
-    segment = np.searchsorted(ends, first, side="right")
-    while first < last:
-        stop = min(last, ends[segment])
-        while first < stop:
-            passed = word_at(raw, first, stop, lower[segment])
+    band, level, above, room = 0, 0, 0, len(at)
+    i = 0
+    for segment in range(len(ends)):
+        stop = ends[segment]
+        while i < stop:
+            passed = word_at(raw, i, stop, lower[segment])
             if passed:
-                high = word_at(raw, first, stop, upper[segment])
-                top = word_at(raw, first, stop, beyond[segment])
+                high = word_at(raw, i, stop, upper[segment])
+                top = word_at(raw, i, stop, beyond[segment])
                 above += np.int64(ones(top))
                 level += np.int64(ones(high)) - np.int64(ones(top))
                 between = passed & ~high
                 while between:
-                    j = first + np.int64(trailing_zeros(between))
+                    j = i + np.int64(trailing_zeros(between))
                     between &= between - ONE
                     if band < room:
-                        places[band] = j
+                        at[band] = j
                         scores[band] = score(g[j], costs[segment], power)
                     band += 1
-            first = min(first + LANES, stop)
-        segment += 1
+            i = min(i + LANES, stop)
     return band, level, above
 
 
 @jit
 def survey_each(
-    g: Floats, first: int, last: int, costs: Doubles, halves: Any, price: float, lower: float, upper: float, power: int,
-    places: Ints, scores: Doubles,
+    g: Floats, first: int, places: Any, costs: Doubles, halves: Any, prices: tuple[Any, Any, Any], lower: float,
+    upper: float, power: int, at: Ints, scores: Doubles,
 ) -> tuple[int, int, int]:  # fmt: skip
     """The same with a cost an entry: the band is lower < s < upper; a NaN or an infinity counts as above.
 
-    `price` is the least |g| that `lower` asks of a cost of 1. Reads 6 bytes an entry, and the full cost for the exact
-    comparison only where the rounded one lets the entry pass.
+    `prices` are the least |g| that `lower` asks of a cost of 1, and what is more than `upper` asks of it and of any.
+    Reads 6 bytes an entry, and the full cost for the exact comparison only where the rounded one leaves a doubt.
     """
     raw = g.view(np.int32)
-    band, level, above, room = 0, 0, 0, len(places)
-    while first < last:
-        passed = word_at_each(raw, halves, first, last, price, np.float32(0))
-        while passed:
-            j = first + np.int64(trailing_zeros(passed))
+    found, above, room = 0, 0, len(at)
+    for i in range(0, len(g), LANES):
+        passed = word_at_each(raw, halves, i, prices[0], np.float32(0))
+        sure = sure_at_each(raw, halves, i, prices[1], prices[2])
+        above += np.int64(ones(sure))
+        passed &= ~sure
+        while passed:  # no branch on the score: costs far apart come from memory side by side
+            j = i + np.int64(trailing_zeros(passed))
             passed &= passed - ONE
-            s = score(g[j], costs[j], power)
-            if s > upper or (raw[j] & MAGNITUDE) >= SPECIAL:
-                above += 1
-            elif s == upper:
-                level += 1
-            elif s > lower:
-                if band < room:
-                    places[band] = j
-                    scores[band] = s
-                band += 1
-        first += LANES
+            if found < room:
+                at[found] = j
+                scores[found] = score(g[j], costs[place_of(places, first, j)], power)
+            found += 1
+    if found > room:
+        return found, 0, 0
+    band, level = 0, 0
+    for i in range(found):
+        j, s = at[i], scores[i]
+        if s > upper or (raw[j] & MAGNITUDE) >= SPECIAL:
+            above += 1
+        elif s == upper:
+            level += 1
+        elif s > lower:
+            at[band], scores[band] = j, s
+            band += 1
     return band, level, above
 
 
 @jit
-def word_at_each(raw: Keys, halves: Any, at: int, stop: int, price: float, floor: float) -> int:
-    """`reach_each` for the entries from `at` up to `stop`; the last few all pass."""
-    if at + LANES <= stop:
+def word_at_each(raw: Keys, halves: Any, at: int, price: float, floor: float) -> int:
+    """`reach_each` for the LANES entries from `at` on; where there are less, all pass."""
+    if at + LANES <= len(raw):
         return reach_each(raw, halves, at, price, floor)
-    return (ONE << np.uint64(stop - at)) - ONE
+    return (ONE << np.uint64(len(raw) - at)) - ONE
 
 
 @jit
-def emit(g: Floats, first: int, last: int, ends: Ints, keys: Keys, out: Ints) -> tuple[int, bool]:
-    """Write the places in [first, last) whose key reaches their segment's; how many, and whether all are finite.
+def sure_at_each(raw: Keys, halves: Any, at: int, price: float, floor: float) -> int:
+    """`exceed_each` for the LANES entries from `at` on; where there are less, none does."""
+    if at + LANES <= len(raw):
+        return exceed_each(raw, halves, at, price, floor)
+    return np.uint64(0)
 
-    Reads 4 bytes an entry and writes 8 for each that it keeps.
+
+@jit
+def emit(
+    g: Floats, first: int, places: Any, ends: Ints, ties: Keys, above: Keys, cut: int, out: Ints
+) -> tuple[int, bool]:
+    """Write the entries whose keys reach `ties`, from place `cut` of the part on `above`, of their segments.
+
+    Returns how many, and whether all are finite. Reads 4 bytes an entry, 4 more where there are places, and writes 8
+    for each that it keeps.
     """
-    raw, room = g.view(np.int32), len(out)
-    n, finite, segment = 0, True, np.searchsorted(ends, first, side="right")
-    while first < last:
-        stop, least = min(last, ends[segment]), keys[segment]
-        while first < stop:
-            word = word_at(raw, first, stop, least)
-            while word and n < room:
-                j = first + np.int64(trailing_zeros(word))
-                word &= word - ONE
-                finite &= (raw[j] & MAGNITUDE) < SPECIAL
-                out[n] = j
-                n += 1
-            first = min(first + LANES, stop)
-        segment += 1
+    raw = g.view(np.int32)
+    at, n, finite = 0, 0, True
+    for segment in range(len(ends)):
+        for stop, least in ((min(cut, ends[segment]), ties[segment]), (ends[segment], above[segment])):
+            while at < stop:
+                word = word_at(raw, at, stop, least)
+                finite &= word_at(raw, at, stop, SPECIAL) == 0
+                n = keep(places, at, word, out, n) if len(places) else keep_places(first + at, word, out, n)
+                at = min(at + LANES, stop)
     return n, finite
 
 
 @jit
 def emit_each(
-    g: Floats, first: int, last: int, costs: Doubles, halves: Any, price: float, threshold: float, power: int, out: Ints
-) -> tuple[int, bool]:
-    """The same with a cost an entry: places whose score is ≥ threshold."""
-    raw, room = g.view(np.int32), len(out)
+    g: Floats, first: int, places: Any, costs: Doubles, halves: Any, prices: tuple[Any, Any, Any], threshold: float,
+    above: float, power: int, cut: int, out: Ints,
+) -> tuple[int, bool]:  # fmt: skip
+    """The same with a cost an entry: scores ≥ threshold, from place `cut` on ≥ above; `prices` as in `survey_each`."""
+    raw = g.view(np.int32)
     n, finite = 0, True
-    while first < last:
-        passed = word_at_each(raw, halves, first, last, price, np.float32(0))
-        while passed:
-            j = first + np.int64(trailing_zeros(passed))
-            passed &= passed - ONE
+    for at in range(0, len(g), LANES):
+        word = word_at_each(raw, halves, at, prices[0], np.float32(0))
+        doubt = word & ~sure_at_each(raw, halves, at, prices[1], prices[2])
+        while doubt:
+            j = at + np.int64(trailing_zeros(doubt))
             finite &= (raw[j] & MAGNITUDE) < SPECIAL
-            if n < room and score(g[j], costs[j], power) >= threshold:
-                out[n] = j
-                n += 1
-        first += LANES
+            low = score(g[j], costs[place_of(places, first, j)], power) < (threshold if j < cut else above)
+            word &= ~(np.uint64(low) << np.uint64(j - at))
+            doubt &= doubt - ONE
+        finite &= word_at(raw, at, len(raw), SPECIAL) == 0
+        n = keep(places, at, word, out, n) if len(places) else keep_places(first + at, word, out, n)
     return n, finite
 
 
 @jit
 def nth_equal(
-    g: Floats, first: int, last: int, ends: Ints, costs: Doubles, keys: Keys, beyond: Keys, power: int,
-    level: float, n: int,
+    g: Floats, first: int, places: Any, ends: Ints, costs: Doubles, keys: Keys, beyond: Keys, power: int, level: float,
+    n: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """The place of the n-th entry in [first, last) whose score is `level`, and 0; or -1 and how many are lacking.
+    """The place in the part of the n-th entry whose score is `level`, and 0; or -1 and how many are lacking.
 
     Stops there: where many entries are equal, that is soon. With a cost an entry there are neither ends nor keys.
     """
     raw = g.view(np.int32)
     if len(ends) == 0:
-        for j in range(first, last):
-            n -= score(g[j], costs[j], power) == level
+        for j in range(len(g)):
+            n -= score(g[j], costs[place_of(places, first, j)], power) == level
             if n == 0:
                 return j, 0
         return -1, n
-    segment = np.searchsorted(ends, first, side="right")
-    while first < last:
-        stop = min(last, ends[segment])
-        while first < stop:
-            equal = word_at(raw, first, stop, keys[segment]) & ~word_at(raw, first, stop, beyond[segment])
+    at = 0
+    for segment in range(len(ends)):
+        stop = ends[segment]
+        while at < stop:
+            equal = word_at(raw, at, stop, keys[segment]) & ~word_at(raw, at, stop, beyond[segment])
             found = np.int64(ones(equal))
             if found >= n:
                 for _ in range(n - 1):
                     equal &= equal - ONE
-                return first + np.int64(trailing_zeros(equal)), 0
+                return at + np.int64(trailing_zeros(equal)), 0
             n -= found
-            first = min(first + LANES, stop)
-        segment += 1
+            at = min(at + LANES, stop)
     return -1, n
-
-
-@jit
-def gather_each(
-    g: Floats, first: int, last: int, costs: Doubles, halves: Any, price: float, floor: float, power: int,
-    energy_price: float, entry_price: float, budget: float, places: Ints, worths: Doubles,
-) -> tuple[int, bool]:  # fmt: skip
-    """Gather what may be worth its price: w ≥ λc + ν and w > λc, of entries that the budget pays at all.
-
-    `price` and `floor` are the least |g| that λ asks of a cost of 1, and ν of any. Only counts once `places` is full.
-    """
-    raw, room = g.view(np.int32), len(places)
-    n, finite = 0, True
-    while first < last:
-        passed = word_at_each(raw, halves, first, last, price, floor)
-        while passed:
-            j = first + np.int64(trailing_zeros(passed))
-            passed &= passed - ONE
-            finite &= (raw[j] & MAGNITUDE) < SPECIAL
-            w, c = score(g[j], 1.0, power), costs[j]
-            reduced = w - energy_price * c
-            if reduced > 0 and reduced >= entry_price and c <= budget:
-                if n < room:
-                    places[n] = j
-                    worths[n] = w
-                n += 1
-        first += LANES
-    return n, finite
 
 
 @jit
@@ -450,7 +409,7 @@ def low_halves(costs: Doubles, unit: float, power: int, out: Any) -> None:
     Too small for a float it becomes 0, too large the largest there is: lower than it should be, so that an entry may
     pass the first comparison in vain but is never lost.
     """
-    one = np.empty(1, np.float32)
+    one, most = np.empty(1, np.float32), np.float64(np.finfo(np.float32).max)
     bits = one.view(np.uint32)
     for i in range(len(costs)):
         c = costs[i] / unit
@@ -458,5 +417,5 @@ def low_halves(costs: Doubles, unit: float, power: int, out: Any) -> None:
         c *= 1 - 2.0**-50
         if c < 2.0**-126:
             c = 0.0
-        one[0] = min(c * (1 - 2.0**-23), 3e38)
+        one[0] = min(c * (1 - 2.0**-23), most)
         out[i] = bits[0] >> np.uint32(16)
