@@ -123,15 +123,16 @@ def test_a_misled_search_begins_again_with_everything(monkeypatch):
     scores = Scores(torch.tensor(rng.standard_normal(10_000), dtype=torch.float32), 1, prices)
     expected = reference.budgeted(scores, 1000, 900.0)
     price = expected.energy_price
-    everything = dual.Bracket(0.0, sys.float_info.max, 0.0, 10_000)
-    for low, high, entry in (
-        (1.2 * price, 2 * price, 0.0),  # too high
-        (0.2 * price, 0.8 * price, 0.0),  # too low
-        (0.9 * price, 1.1 * price, 5.0),  # right, but entries are missing
+    ranked = cpu.Ranked.of(scores)
+    for low, high, least, sure in (
+        (1.2 * price, 2 * price, 0.0, np.inf),  # too high
+        (0.2 * price, 0.8 * price, 0.0, np.inf),  # too low
+        (0.9 * price, 1.1 * price, 5.0, np.inf),  # right, but entries are missing
+        (0.9 * price, 1.1 * price, 0.0, 1e-6),  # right, but more are thought sure than there is place for
     ):
-        wrong = dual.Bracket(low, high, entry, 10)
-        assert not dual._Search(cpu.Ranked.of(scores), wrong, 1000, 900.0).certain
-        monkeypatch.setattr(dual, "_brackets", lambda *_, wrong=wrong: iter([wrong, everything]))
+        wrong = dual.Bracket(low, high, least, sure, 10)
+        assert not dual._Search(ranked, wrong, 1000, 900.0).certain
+        monkeypatch.setattr(dual, "_brackets", lambda *_, wrong=wrong: iter([(ranked, wrong), (ranked, dual.EVERYTHING)]))
         assert torch.equal(dual.budgeted(scores, 1000, 900.0).indices, expected.indices)
 
 

@@ -105,6 +105,10 @@ class Part(NamedTuple):
     first: int  # entry of the update
     places: NDArray[Any]  # which entries of the update; empty where they are `first` and those that follow
 
+    def of(self, at: Ints) -> Ints:
+        """Which entries of the update are at some places of the part."""
+        return self.places[at].astype(np.int64) if len(self.places) else at + self.first
+
 
 class Survey(NamedTuple):
     """What lies where, a part for each thread: the band between two scores, on the upper one, and above it."""

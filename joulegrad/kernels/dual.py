@@ -1,10 +1,16 @@
 """Both budgets on the CPU: the reference's search for the price of energy, among the few entries that it can turn on.
 
 A sample says between which two prices the energy of the best set crosses the budget, and how little its last entry may
-be worth. One pass over the update gathers the entries that some price between the two can choose, and the reference's
-search goes on among them; as it narrows, entries that every remaining price chooses, or none does, are settled. All
-of this is checked, not guessed: what a price leaves of an entry falls as the price rises, in floating point too. Where
-the sample misled, the search begins with all entries.
+be worth. One pass over the update keeps the entries that some price between the two can choose (`passes.sift`), and a
+sample of these, which is denser, says it again, closer. A pass over what was kept (`auction.judge`) settles the entries
+that every price left chooses and those that none does; the reference's search goes on among the others, and settles
+more of them as it narrows. A last pass (`auction.collect`) writes down what was chosen, and adds up the certificate.
+
+All of this is checked, not guessed: what a price leaves of an entry falls as the price rises, in floating point too.
+Where the sample misled, the search begins with all entries.
+
+The first pass reads 4 bytes an entry (6 with a cost an entry) and writes 8 (10) for each that it keeps; the others read
+and write 46 for each of these, and 8 more for each that is chosen.
 """
 
 from __future__ import annotations
@@ -13,38 +19,44 @@ import math
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from joulegrad import exact
-from joulegrad.kernels import cpu, passes, reference
+from joulegrad import digits, exact
+from joulegrad.kernels import auction, cpu, passes, reference, threads
 from joulegrad.kernels.scores import NotFinite, Scores
 
 __all__ = ["budgeted"]
 
-SAMPLE, WANTED = 1 << 17, 1 << 12  # at most so many entries, enough to choose so many of them
+OVER, UNDER = 3, 4  # verdicts on what only one side of the budget chooses
+SAMPLE, WANTED = 1 << 15, 1 << 12  # at most so many entries, enough to choose so many of them
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class Bracket(NamedTuple):
-    """Between which prices of energy to search, what an entry is worth at least there, and how many there may be."""
+    """Between which prices of energy to search, and what an entry leaves there if any chooses it, or every one."""
 
     low: float
     high: float
-    entry_price: float
-    room: int
+    least: float  # at `low`, if some price chooses it
+    sure: float  # more than that at `high`, if every one does
+    room: int  # for the entries that some price chooses
+
+
+EVERYTHING = Bracket(0.0, sys.float_info.max, 0.0, math.inf, 0)
 
 
 def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
     """The most worth under both budgets, with its certificate: the reference's, to the bit."""
     ranked = cpu.Ranked.of(scores)
-    for bracket in _brackets(ranked, k, joules):
-        search = _Search(ranked, bracket, k, joules)
+    for among, bracket in _brackets(ranked, k, joules):
+        search = _Search(among, bracket, k, joules)
         if search.certain:
             break
     low, high = 0.0, sys.float_info.max if search.binds else 0.0
@@ -53,49 +65,62 @@ def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
             low = price
         else:
             high = price
-    sides, reduced = search.sides(low, high)
-    dual = reference.dual(high, joules, k, reduced)
+    sides, dual = search.sides(low, high)
     return reference.finish(scores, sides, k, joules, dual, cpu.largest, cpu.merge, search.ceiling)
 
 
-def _brackets(ranked: cpu.Ranked, k: int, joules: float) -> Iterator[Bracket]:
-    """What a sample says, with room for its error; with room for more; and, if it misled even so, everything."""
+def _brackets(ranked: cpu.Ranked, k: int, joules: float) -> Iterator[tuple[cpu.Ranked, Bracket]]:
+    """What a sample says of the entries that may be chosen, and one of these alone; if they mislead, everything."""
+    wide = _bracket(ranked, k, joules, 5.0)
+    few = None if wide is None else _sifted(ranked, wide, joules)
+    if wide is not None and few is not None:
+        close = _bracket(few, k, joules, 3.0)
+        if close is not None:
+            low, least = max(wide.low, close.low), max(wide.least, close.least)
+            yield few, close._replace(low=low, least=least, sure=max(close.sure, least))
+        yield few, wide
+    yield ranked, EVERYTHING
+
+
+def _sifted(ranked: cpu.Ranked, bracket: Bracket, joules: float) -> cpu.Ranked | None:
+    """The entries that a price of the bracket may choose."""
+    if ranked.rounded is not None:
+        least = ranked.rounded.price(bracket.low), ranked.rounded.floor(bracket.least)
+        return ranked.sifted_each(*least, bracket.room)
+    left = np.maximum((bracket.low * ranked.costs + bracket.least) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
+    keys = passes.least_keys(left, np.ones(len(left)), ranked.power)
+    return ranked.sifted_by(np.where(ranked.costs <= joules, keys, passes.SPECIAL), bracket.room)
+
+
+def _bracket(ranked: cpu.Ranked, k: int, joules: float, errors: float) -> Bracket | None:
+    """By a sample, so many standard errors wide; None where it would hold too few that are chosen."""
     d = ranked.size
     m = min(SAMPLE, WANTED * d // max(k, 1) + WANTED)
-    sample = None if d <= 2 * m else _sample(ranked, m, k, joules)
-    if sample is not None:
-        yield from (_bracket(*sample, errors, d / m) for errors in (2.5, 7.0))
-    yield Bracket(0.0, sys.float_info.max, 0.0, d)
-
-
-def _sample(ranked: cpu.Ranked, m: int, k: int, joules: float) -> tuple[_Sample, float] | None:
-    """Some entries that may be chosen, and the price below which there are none; None where they are too few."""
-    d = ranked.size
+    if d <= 2 * m:
+        return None
     w, c = ranked.sample(m)
     useful = (c <= joules) & (w > 0)
     sample = _Sample(w[useful], c[useful], m * k / d, m * joules / d)
+    if min(len(sample.w), sample.places) < 100:
+        return None
     eighth = _Sample(sample.w[::8], sample.c[::8], sample.places / 8, sample.budget / 8)
     near = eighth.price() / 4
-    sample = sample.worth_more_than(near)
-    return (sample, near) if min(len(sample.w), sample.places) >= 100 else None
+    low, high, least, sure, kept = _prices(sample.worth_more_than(near), errors)
+    if low <= near:
+        low, high, least, sure, kept = _prices(sample, errors)
+    return Bracket(low, high, least, sure, int(1.25 * kept * d / m) + 4096)
 
 
-def _bracket(sample: _Sample, near: float, errors: float, scale: float) -> Bracket:
-    """Prices that are so many standard errors apart from the sample's, if they are not below `near`."""
+def _prices(sample: _Sample, errors: float) -> Bracket:
+    """The bracket, and how many of the sample it keeps."""
     taken = sample.c[sample.w > sample.price() * sample.c]
-    if len(taken) == 0:
-        return Bracket(0.0, 2 * sample.top(), 0.0, 4096)
-    error = errors * math.sqrt(float(np.square(taken).sum())) / float(taken.sum())
+    error = errors * math.sqrt(float(np.square(taken).sum())) / max(float(taken.sum()), sys.float_info.min)
     spare = errors * math.sqrt(sample.places)
     low = sample.but(-spare, 1 + error).price() * 0.999
-    high = sample.but(spare, 1 - error).price() * 1.001 or 2 * sample.top()
-    left = np.sort(sample.w - high * sample.c)[::-1]
-    last = int(sample.places + 2 * spare)
-    entry_price = float(left[last]) if last < len(left) and left[last] > 0 else 0.0
-    if low <= near:
-        return Bracket(0.0, high, entry_price, 4096)
-    kept = int((sample.w - low * sample.c >= entry_price).sum())
-    return Bracket(low, high, entry_price, int(1.25 * kept * scale) + 4096)
+    high = sample.but(spare, 1 - error).price() * 1.001
+    least = sample.left(high, int(sample.places + 2 * spare), 0.0)
+    sure = max(least, sample.left(low, int(sample.places - 2 * spare), math.inf))
+    return Bracket(low, high, least, sure, int((sample.w - low * sample.c >= least).sum()))
 
 
 class _Sample(NamedTuple):
@@ -118,6 +143,13 @@ class _Sample(NamedTuple):
     def top(self) -> float:
         """The price at which no entry is worth it."""
         return float((self.w / self.c).max(initial=0.0))
+
+    def left(self, price: float, places: int, otherwise: float) -> float:
+        """What the last of so many entries leaves at a price; otherwise something else."""
+        left = self.w - price * self.c
+        if not 0 < places < len(left):
+            return 0.0 if places >= len(left) else otherwise
+        return max(float(np.partition(left, len(left) - places)[len(left) - places]), 0.0)
 
     def price(self) -> float:
         """The price of energy that keeps the budget, within a thousandth; 0 where none is needed."""
@@ -147,19 +179,22 @@ class _Search:
     """
 
     def __init__(self, ranked: cpu.Ranked, bracket: Bracket, k: int, joules: float) -> None:
-        self.k, self.joules = k, joules
-        self.places, self.w, self.c = _gather(ranked, bracket, joules)
+        self.ranked, self.k, self.joules = ranked, k, joules
+        self.low, self.high, least, sure, _ = bracket
+        table = np.zeros(digits.TABLE, np.int64)
+        self.judged = _judged(ranked, bracket, joules, table)
+        self.inside, self.paid = sum(part.sure for part in self.judged), exact.read(table)
         dearest = min(joules, float(ranked.costs.max()))
-        self.ceiling = max(float(self.w.max(initial=0.0)), bracket.low * dearest + bracket.entry_price)
-        self.verdict = np.zeros(len(self.w), np.int8)
+        self.ceiling = max(self.low * dearest + least, *(part.top for part in self.judged))
+        self.w, self.c = (np.concatenate([part[i] for part in self.judged]) for i in (0, 1))
+        self.verdict = np.full(len(self.w), auction.LOOSE, np.uint8)
         self.reduced, self.chosen = np.empty(len(self.w)), np.empty(len(self.w), bool)  # room, used again and again
         self.loose = _Loose(np.arange(len(self.w)), self.w.copy(), self.c.copy())
-        self.inside, self.paid = 0, Fraction(0)
-        self.low, self.high = bracket.low, bracket.high
         over, within = self._best(self.low), self._best(self.high)
         self.binds = over.is_over
-        missing = bracket.entry_price > 0 and (within.size < k or within.entry_price < bracket.entry_price)
-        self.certain = not (missing or within.is_over or (self.low > 0 and not self.binds))
+        crowded = self.inside > 0 and sum(part.above for part in self.judged) >= k
+        missing = least > 0 and (within.size < k or within.entry_price < least)
+        self.certain = not (crowded or missing or within.is_over or (self.low > 0 and not self.binds))
         self.low_entry, self.high_entry = over.entry_price, within.entry_price
         if self.certain and self.binds:
             self._settle()
@@ -178,25 +213,49 @@ class _Search:
         self._settle()
         return best.is_over
 
-    def sides(self, low: float, high: float) -> tuple[reference.Sides, Tensor]:
-        """The best sets at two prices by what they share, and what the second's entries are worth beyond the price."""
+    def sides(self, low: float, high: float) -> tuple[reference.Sides, reference.Dual]:
+        """The best sets at two prices by what they share, and the bound that the second one gives."""
         over, under = self._best(low).chosen.copy(), self._best(high).chosen
         energy = self.paid + _total(self.loose.c[over & under])
-        self.verdict[self.loose.at] = np.select([over & under, over, under], [1, 2, 3], -1)
-        out = np.empty(len(self.w), np.int64), np.empty(len(self.w)), np.empty(len(self.w))
-        both, second = passes.collect(self.verdict, self.places, self.w, self.c, high, *out)
-        shared, worth, reduced = out[0][:both], out[1][:both], out[2][:second]
-        alone = (torch.from_numpy(self.places[self.verdict == side]) for side in (2, 3))
-        return reference.Sides(torch.from_numpy(shared), _total(worth), energy, *alone), torch.from_numpy(reduced)
+        self.verdict[self.loose.at] = np.select([over & under, over, under], [auction.SURE, OVER, UNDER], auction.OUT)
+        places = np.concatenate([part.of(judged.at) for part, judged in zip(self.ranked.parts, self.judged, strict=True)])
+        alone = [torch.from_numpy(places[self.verdict == side]) for side in (OVER, UNDER)]
+        only = self.verdict == UNDER
+        left = self.w[only] - high * self.c[only]
+        shared, worth, reduced, least = self._collected(high)
+        least, size = min(least, left.min(initial=math.inf)), len(shared) + len(left)
+        bound = high * self.joules + float(reduced + _total(left))
+        entry_price = least if 0 < size == self.k else 0.0
+        return reference.Sides(shared, worth, energy, *alone), reference.Dual(bound, high, entry_price)
+
+    def _collected(self, price: float) -> tuple[Tensor, Fraction, Fraction, float]:
+        """The entries that both sides share, what they are worth, what a price leaves of them, and the least of that."""
+        stops = np.cumsum([0, *(len(part.at) for part in self.judged)])
+        counts = []
+        for part, (first, last) in zip(self.judged, pairwise(stops), strict=True):
+            also = part.at[self.verdict[first:last] == auction.SURE]
+            part.verdict[also] = auction.SURE
+            counts.append(part.sure + len(also))
+        ends = np.cumsum([0, *counts])
+        out, tables = np.empty(ends[-1], np.int64), np.zeros((2, len(counts), *digits.TABLE), np.int64)
+
+        def one(part: cpu.Part, judged: _Judged, out: Ints, worth: Ints, reduced: Ints) -> float:
+            entries = part.g, judged.costs, judged.verdict, part.places, part.first, self.ranked.power
+            return auction.collect(*entries, price, out, worth, reduced)
+
+        runs = [out[a:b] for a, b in pairwise(ends)]
+        least = threads.each(one, self.ranked.parts, self.judged, runs, list(tables[0]), list(tables[1]))
+        worth, reduced = (exact.read(table.sum(0)) for table in tables)
+        return torch.from_numpy(out), worth, reduced, min(least)
 
     def _best(self, price: float) -> _Best:
         _, w, c = self.loose
         chosen, reduced = self.chosen[: len(w)], self.reduced[: len(w)]
-        places, positive = self.k - self.inside, passes.reduce(w, c, price, reduced)
+        places, positive = self.k - self.inside, auction.reduce(w, c, price, reduced)
         threshold = 0.0 if positive <= places else math.inf
         if 0 < places < positive:
             threshold = np.partition(reduced, len(w) - places)[len(w) - places]
-        n, energy, least = passes.mark(reduced, c, places, threshold, chosen)
+        n, energy, least = auction.mark(reduced, c, places, threshold, chosen)
         about = float(self.paid) + energy
         if abs(about - self.joules) > 1e-9 * (about + self.joules):
             is_over = about > self.joules
@@ -210,7 +269,7 @@ class _Search:
         low_entry = self.low_entry if self.inside < self.k else math.inf
         high_entry = self.high_entry if self.inside < self.k else math.inf
         paid = np.empty(min(len(w), self.k - self.inside))
-        left, chosen = passes.settle(*self.loose, self.low, low_entry, self.high, high_entry, self.verdict, paid)
+        left, chosen = auction.settle(*self.loose, self.low, low_entry, self.high, high_entry, self.verdict, paid)
         self.inside += chosen
         self.paid += _total(paid[:chosen])
         self.loose = _Loose(at[:left], w[:left], c[:left])
@@ -237,29 +296,38 @@ class _Best(NamedTuple):
     entry_price: float
 
 
-def _gather(ranked: cpu.Ranked, bracket: Bracket, joules: float) -> tuple[Ints, Doubles, Doubles]:
-    """Places, worths and costs of the entries that a price of the bracket may choose, in order."""
-    low, _, entry_price, room = bracket
+class _Judged(NamedTuple):
+    """A part of the entries: which are loose, and how many every price of the bracket chooses."""
 
-    def one(part: tuple[int, int], room: int) -> tuple[Ints, Doubles, tuple[int, bool]]:
-        out = np.empty(room, np.int64), np.empty(room)
-        if ranked.rounded is None:
-            n, _, special = passes.survey(ranked.g, *part, ranked.ends, ones, keys, never, never, ranked.power, *out)
-            return *out, (n, special == 0)
-        rounded = ranked.rounded
-        least: Any = rounded.price(low), rounded.floor(entry_price), ranked.power, low, entry_price, joules
-        arguments: Any = (*part, ranked.costs, rounded.halves, *least, *out)
-        return *out, passes.gather_each(ranked.g, *arguments)
+    w: Doubles  # of those that are loose
+    c: Doubles
+    at: Ints  # where they are in the part
+    costs: Doubles  # of all entries of the part
+    verdict: NDArray[np.uint8]  # on each of them
+    above: int  # how many leave more than enough to be chosen at every price, at the lowest
+    sure: int
+    top: float  # the largest worth
 
-    if ranked.rounded is None:
-        ones, never = np.ones(len(ranked.costs)), np.full(len(ranked.costs), passes.SPECIAL)
-        threshold = np.maximum((low * ranked.costs + entry_price) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
-        keys = np.where(ranked.costs <= joules, passes.least_keys(threshold, ones, ranked.power), passes.SPECIAL)
-    found = ranked.gathered(one, room)
-    if not all(finite for _, _, (_, finite) in found):
+
+def _judged(ranked: cpu.Ranked, bracket: Bracket, joules: float, table: Ints) -> list[_Judged]:
+    """Judge the entries of each part; the costs of those that are sure are added to a table of `digits`."""
+    low, high, least, sure, _ = bracket
+    tables = np.zeros((len(ranked.parts), *digits.TABLE), np.int64)
+
+    def one(part: cpu.Part, table: Ints) -> _Judged | None:
+        if not passes.all_finite(part.g, 0, len(part.g)):
+            return None
+        costs, verdict = np.empty(len(part.g)), np.empty(len(part.g), np.uint8)
+        at = np.empty(len(part.g), np.int64)
+        auction.costs_of(part.ends, ranked.costs, part.places, part.first, costs)
+        prices = ranked.power, low, high, least, sure, joules
+        above, chosen, n, top = auction.judge(part.g, costs, *prices, verdict, at, table)
+        at = at[:n]
+        w = np.abs(part.g[at].astype(np.float64))
+        return _Judged(w * w if ranked.power == 2 else w, costs[at], at, costs, verdict, above, chosen, top)
+
+    judged = threads.each(one, ranked.parts, list(tables))
+    if any(part is None for part in judged):
         raise NotFinite
-    places, worths = (np.concatenate([part[i] for part in found]) for i in (0, 1))
-    if ranked.rounded is not None:
-        return places, worths, ranked.costs[places]
-    counts = np.diff(np.searchsorted(places, ranked.ends), prepend=0)
-    return places, worths, np.repeat(ranked.costs, counts)
+    table += tables.sum(0)
+    return judged

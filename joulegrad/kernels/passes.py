@@ -303,91 +303,16 @@ def nth_equal(
 
 
 @jit
-def reduce(w: Doubles, c: Doubles, price: float, out: Doubles) -> int:
-    """What a price of energy leaves of entries, w − λc; how many are positive."""
-    n = 0
-    for i in range(len(w)):
-        out[i] = w[i] - price * c[i]
-        n += out[i] > 0
-    return n
-
-
-@jit
-def mark(reduced: Doubles, c: Doubles, k: int, threshold: float, chosen: Any) -> tuple[int, float, float]:
-    """Mark those above the threshold, and of those on it the first, k at most.
-
-    Returns how many, Σ c of them up to rounding, and the least of them.
-    """
-    ties, n, energy, least = k, 0, 0.0, np.inf
-    for x in reduced:
-        ties -= x > threshold
-    for i in range(len(reduced)):
-        x = reduced[i]
-        tie = x == threshold and ties > 0 and x > 0
-        ties -= tie
-        chosen[i] = tie or x > threshold
-        if chosen[i]:
-            n += 1
-            energy += c[i]
-            least = min(least, x)
-    return n, energy, least
-
-
-@jit
-def settle(
-    loose: Ints, w: Doubles, c: Doubles, low: float, low_entry: float, high: float, high_entry: float,
-    verdict: Any, paid: Doubles,
-) -> tuple[int, int]:  # fmt: skip
-    """Take out of the loose entries those that are chosen at every price in [low, high], or at none.
-
-    What is left of an entry, w − λc, falls as λ rises, and so does the entry price ν: between those at the two ends.
-    Writes verdicts 1 and −1 at the entries' places in `loose`, the costs of the chosen to `paid`, and moves the rest of
-    the entries to the front. Returns how many stay, and how many were chosen.
-    """
-    left, chosen = 0, 0
-    for i in range(len(loose)):
-        at_low = w[i] - low * c[i]
-        if w[i] - high * c[i] > low_entry:
-            verdict[loose[i]] = 1
-            paid[chosen] = c[i]
-            chosen += 1
-        elif at_low < high_entry or at_low <= 0:
-            verdict[loose[i]] = -1
-        else:
-            loose[left], w[left], c[left] = loose[i], w[i], c[i]
-            left += 1
-    return left, chosen
-
-
-@jit
-def collect(
-    verdict: Any, places: Ints, w: Doubles, c: Doubles, price: float, shared: Ints, worth: Doubles, reduced: Doubles
-) -> tuple[int, int]:
-    """Of entries in both sets (1) places and worths, of these and those in the second alone (3) what a price leaves."""
-    both, second = 0, 0
-    for i in range(len(verdict)):
-        if verdict[i] == 1:
-            shared[both] = places[i]
-            worth[both] = w[i]
-            both += 1
-        if verdict[i] == 1 or verdict[i] == 3:
-            reduced[second] = w[i] - price * c[i]
-            second += 1
-    return both, second
-
-
-@jit
 def merge(a: Ints, b: Ints) -> Ints:
-    """Two increasing sequences as one."""
+    """Two increasing sequences as one, where the second is short: reads and writes 8 bytes a number, in runs."""
     out = np.empty(len(a) + len(b), np.int64)
-    i, j = 0, 0
-    for n in range(len(out)):
-        if j == len(b) or (i < len(a) and a[i] < b[j]):
-            out[n] = a[i]
-            i += 1
-        else:
-            out[n] = b[j]
-            j += 1
+    done = 0
+    for i in range(len(b)):
+        upto = done + np.searchsorted(a[done:], b[i])
+        out[done + i : upto + i] = a[done:upto]
+        out[upto + i] = b[i]
+        done = upto
+    out[done + len(b) :] = a[done:]
     return out
 
 
@@ -395,10 +320,9 @@ def merge(a: Ints, b: Ints) -> Ints:
 def all_finite(g: Floats, first: int, last: int) -> bool:
     """Whether there is no NaN and no infinity among them: reads 4 bytes an entry."""
     raw = g.view(np.int32)
-    while first < last:
-        if word_at(raw, first, last, SPECIAL):
+    for at in range(first, last, LANES):
+        if word_at(raw, at, last, SPECIAL):
             return False
-        first += LANES
     return True
 
 
