@@ -160,3 +160,27 @@ def settle(
             loose[left], w[left], c[left] = loose[i], w[i], c[i]
             left += 1
     return left, chosen
+
+
+@jit
+def others(
+    g: Floats, places: Any, chosen: Ints, ends: Ints, costs: Doubles, power: int, room: float, found: Ints,
+    density: Doubles,
+) -> int:  # fmt: skip
+    """Write the entries of a part that are not among the chosen and that `room` joules pay, and their scores.
+
+    Reads 4 bytes an entry and 8 of each that is chosen, and 12 more of those that are not; returns how many there are.
+    """
+    n, next_chosen, segment = 0, np.searchsorted(chosen, places[0]) if len(places) else 0, 0
+    for i in range(len(places)):
+        j = np.int64(places[i])
+        if next_chosen < len(chosen) and chosen[next_chosen] == j:
+            next_chosen += 1
+            continue
+        while len(ends) and ends[segment] <= i:
+            segment += 1
+        c = costs[segment] if len(ends) else costs[j]
+        if c <= room:
+            found[n], density[n] = j, score(g[i], c, power)
+            n += 1
+    return n

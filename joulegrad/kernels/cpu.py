@@ -205,7 +205,7 @@ class Ranked(NamedTuple):
         return self._of(threads.each(one, self.parts), room)
 
     def sifted_each(self, price: Any, floor: Any, room: int) -> Ranked | None:
-        """Only the entries that may have |g| ≥ price · cost and ≥ floor."""
+        """Only the entries that may have |g| ≥ price · cost + floor."""
 
         def one(part: Part) -> tuple[Part, int]:
             places, kept = self._room(part, room)
@@ -351,9 +351,14 @@ class Rounded(NamedTuple):
         least = threshold * self.unit if threshold >= NORMAL else 0.0
         return math.sqrt(least) if self.power == 2 else least
 
-    def floor(self, worth: float) -> Any:
-        """The least |g| that is worth so much, rounded down."""
-        return _float_below((math.sqrt(worth) if self.power == 2 else worth) * (1 - 2.0**-20))
+    def line(self, price: float, least: float) -> tuple[Any, Any]:
+        """What w ≥ price · c + least asks at least, linear in rounded costs: of a cost of 1, and of any; rounded down.
+
+        With power 2 it asks |g| ≥ √(price · c + least), which is convex in √c; so its tangent at the unit lies below.
+        """
+        price = self._least(price) ** self.power
+        top = math.sqrt(price + least) if self.power == 2 and price + least > 0 else 1.0
+        return tuple(_float_below(min(x / top, 3e38) * (1 - 2.0**-20)) for x in (price, least))
 
 
 def _float_below(x: float) -> Any:

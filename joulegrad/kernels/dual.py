@@ -34,9 +34,32 @@ from joulegrad.kernels.scores import NotFinite, Scores
 __all__ = ["budgeted"]
 
 OVER, UNDER = 3, 4  # verdicts on what only one side of the budget chooses
-SAMPLE, WANTED = 1 << 15, 1 << 12  # at most so many entries, enough to choose so many of them
+SAMPLE, WANTED = 1 << 16, 1 << 12  # at most so many entries, enough to choose so many of them
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+def _densest(ranked: cpu.Ranked, chosen: Tensor, room: float, price: float) -> Tensor | None:
+    """`reference.densest`, where enough of the entries lie not far below a price of energy; None where they do not."""
+    some = chosen.numpy()
+
+    def one(part: cpu.Part) -> tuple[Ints, Doubles]:
+        found, density = np.empty(len(part.g), np.int64), np.empty(len(part.g))
+        costs = part.ends, ranked.costs, ranked.power, room
+        n = auction.others(part.g, part.places, some, *costs, found, density)
+        return found[:n], density[:n]
+
+    for share in (0.95, 0.7):
+        few = ranked.sifted(share * price, 2 * len(some) + 4 * reference.REACH)
+        if few is None:
+            return None
+        found, density = (np.concatenate(x) for x in zip(*threads.each(one, few.parts), strict=True))
+        above = density > share * price
+        found, density = found[above], density[above]
+        if len(found) >= reference.REACH:
+            order = np.lexsort((found, -density))[: reference.REACH]
+            return torch.from_numpy(found[order])
+    return None
 
 
 class Bracket(NamedTuple):
@@ -66,27 +89,32 @@ def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
         else:
             high = price
     sides, dual = search.sides(low, high)
-    return reference.finish(scores, sides, k, joules, dual, cpu.largest, cpu.merge, search.ceiling)
+
+    def beside(scores: Scores, chosen: Tensor, room: float) -> Tensor:
+        found = _densest(ranked, chosen, room, dual.energy_price)
+        return reference.densest(scores, chosen, room, cpu.largest) if found is None else found
+
+    return reference.finish(scores, sides, k, joules, dual, cpu.largest, cpu.merge, search.ceiling, beside)
 
 
 def _brackets(ranked: cpu.Ranked, k: int, joules: float) -> Iterator[tuple[cpu.Ranked, Bracket]]:
     """What a sample says of the entries that may be chosen, and one of these alone; if they mislead, everything."""
-    wide = _bracket(ranked, k, joules, 5.0)
-    few = None if wide is None else _sifted(ranked, wide, joules)
-    if wide is not None and few is not None:
-        close = _bracket(few, k, joules, 3.0)
-        if close is not None:
-            low, least = max(wide.low, close.low), max(wide.least, close.least)
-            yield few, close._replace(low=low, least=least, sure=max(close.sure, least))
-        yield few, wide
+    for errors in (3.0, 10.0):
+        wide = _bracket(ranked, k, joules, errors)
+        few = None if wide is None else _sifted(ranked, wide, joules)
+        if wide is not None and few is not None:
+            close = _bracket(few, k, joules, 3.0)
+            if close is not None:
+                low, least = max(wide.low, close.low), max(wide.least, close.least)
+                yield few, close._replace(low=low, least=least, sure=max(close.sure, least))
+            yield few, wide
     yield ranked, EVERYTHING
 
 
 def _sifted(ranked: cpu.Ranked, bracket: Bracket, joules: float) -> cpu.Ranked | None:
     """The entries that a price of the bracket may choose."""
     if ranked.rounded is not None:
-        least = ranked.rounded.price(bracket.low), ranked.rounded.floor(bracket.least)
-        return ranked.sifted_each(*least, bracket.room)
+        return ranked.sifted_each(*ranked.rounded.line(bracket.low, bracket.least), bracket.room)
     left = np.maximum((bracket.low * ranked.costs + bracket.least) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
     keys = passes.least_keys(left, np.ones(len(left)), ranked.power)
     return ranked.sifted_by(np.where(ranked.costs <= joules, keys, passes.SPECIAL), bracket.room)
@@ -112,14 +140,19 @@ def _bracket(ranked: cpu.Ranked, k: int, joules: float, errors: float) -> Bracke
 
 
 def _prices(sample: _Sample, errors: float) -> Bracket:
-    """The bracket, and how many of the sample it keeps."""
-    taken = sample.c[sample.w > sample.price() * sample.c]
-    error = errors * math.sqrt(float(np.square(taken).sum())) / max(float(taken.sum()), sys.float_info.min)
-    spare = errors * math.sqrt(sample.places)
-    low = sample.but(-spare, 1 + error).price() * 0.999
-    high = sample.but(spare, 1 - error).price() * 1.001
-    least = sample.left(high, int(sample.places + 2 * spare), 0.0)
-    sure = max(least, sample.left(low, int(sample.places - 2 * spare), math.inf))
+    """The bracket, and how many of the sample it keeps.
+
+    A sample errs in how many entries are chosen, and so in their energy too; in what they cost on average it errs less.
+    """
+    price = sample.price()
+    taken = sample.c[sample.w - price * sample.c >= sample.left(price, int(sample.places), 0.0)]
+    error = errors / math.sqrt(max(len(taken), 1))
+    apart = error * (float(taken.std() / taken.mean()) if len(taken) else 1.0)
+    shares = 1 - error, 1 + error
+    low = min(sample.times(share, share * (1 + apart)).price(price) for share in shares) * 0.9999
+    high = max(sample.times(share, share * (1 - apart)).price(price) for share in shares) * 1.0001
+    least = sample.left(high, int(sample.places * (1 + 1.5 * error)) + 1, 0.0)
+    sure = max(least, sample.left(low, int(sample.places * (1 - 1.5 * error)), math.inf))
     return Bracket(low, high, least, sure, int((sample.w - low * sample.c >= least).sum()))
 
 
@@ -136,9 +169,9 @@ class _Sample(NamedTuple):
         some = self.w > price * self.c
         return self._replace(w=self.w[some], c=self.c[some])
 
-    def but(self, places: float, budget: float) -> _Sample:
-        """The same entries with so many places more, and a budget of so much."""
-        return self._replace(places=self.places + places, budget=self.budget * budget)
+    def times(self, places: float, budget: float) -> _Sample:
+        """The same entries with so many times the places, and so many times the budget."""
+        return self._replace(places=self.places * places, budget=self.budget * budget)
 
     def top(self) -> float:
         """The price at which no entry is worth it."""
@@ -151,11 +184,13 @@ class _Sample(NamedTuple):
             return 0.0 if places >= len(left) else otherwise
         return max(float(np.partition(left, len(left) - places)[len(left) - places]), 0.0)
 
-    def price(self) -> float:
+    def price(self, near: float = 0.0) -> float:
         """The price of energy that keeps the budget, within a thousandth; 0 where none is needed."""
         high = self.top()
         low = high * 2.0**-32
-        if not self._is_over(low):
+        if near > 0 and self._is_over(near / 1.25) and not self._is_over(near * 1.25):
+            low, high = near / 1.25, near * 1.25
+        elif not self._is_over(low):
             return 0.0
         while high > 1.001 * low:
             middle = math.sqrt(low * high)

@@ -61,7 +61,7 @@ def _reaching(context: Any, builder: Any, array_type: Any, raw: Any, at: Any, le
 def _beyond_cost(
     context: Any, builder: Any, signature: Any, arguments: Any, lanes: int, up: int
 ) -> tuple[Any, Any, Any]:
-    """Floats, their costs, and which keys are beyond price · cost and `floor`: ≥, rounded down, or >, rounded `up`."""
+    """Floats, their costs, and which keys are beyond price · cost + floor: ≥, rounded down, or >, rounded `up`."""
     raw_array, cost_array, at, price, floor = arguments[:5]
     raw = _load(context, builder, signature.args[0], raw_array, at, lanes)
     keys = builder.and_(raw, ir.Constant(raw.type, [int(MAGNITUDE)] * lanes))
@@ -69,11 +69,11 @@ def _beyond_cost(
     bits = builder.add(builder.zext(halves, raw.type), ir.Constant(raw.type, [up] * lanes))
     bits = builder.shl(bits, ir.Constant(raw.type, [16] * lanes))
     cost = builder.bitcast(bits, ir.VectorType(ir.FloatType(), lanes))
-    least = builder.bitcast(builder.fmul(cost, _splat(builder, price, lanes)), raw.type)
-    least = builder.add(least, ir.Constant(raw.type, [1 if up else -1] * lanes))  # it was rounded to the nearest
-    bottom = builder.bitcast(_splat(builder, floor, lanes), raw.type)
-    least = builder.select(builder.icmp_signed(">", bottom, least), bottom, least)
-    return raw, halves, builder.icmp_signed(">" if up else ">=", keys, least)
+    least = builder.fadd(builder.fmul(cost, _splat(builder, price, lanes)), _splat(builder, floor, lanes))
+    least = builder.bitcast(least, raw.type)  # rounded to the nearest float, twice
+    if up:  # unsigned: where the price is infinite nothing passes, whatever the product
+        return raw, halves, builder.icmp_unsigned(">", keys, builder.add(least, ir.Constant(raw.type, [2] * lanes)))
+    return raw, halves, builder.icmp_signed(">=", keys, builder.sub(least, ir.Constant(raw.type, [2] * lanes)))
 
 
 def _pack(
@@ -115,10 +115,10 @@ def reach(typing_context: Any, raw: Any, at: Any, least: Any) -> Any:
 
 @intrinsic
 def reach_each(typing_context: Any, raw: Any, costs: Any, at: Any, price: Any, floor: Any) -> Any:
-    """The same where each entry has its own least magnitude: price · cost, and no less than `floor`.
+    """The same where each entry has its own least magnitude: price · cost + floor.
 
-    Costs are the upper halves of floats, rounded down (`low_halves`). The product is rounded to the nearest float, so
-    its key is lowered by one: nothing that should pass is kept out.
+    Costs are the upper halves of floats, rounded down (`low_halves`). Product and sum are rounded to the nearest float,
+    so the key is lowered by two: nothing that should pass is kept out.
     """
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -130,7 +130,7 @@ def reach_each(typing_context: Any, raw: Any, costs: Any, at: Any, price: Any, f
 
 @intrinsic
 def exceed_each(typing_context: Any, raw: Any, costs: Any, at: Any, price: Any, floor: Any) -> Any:
-    """Which entries certainly have more than their own least magnitude: price · cost, and more than `floor`.
+    """Which entries certainly have more than their own least magnitude, price · cost + floor.
 
     Here costs are rounded up, to the next half: nothing passes that should not.
     """

@@ -122,7 +122,7 @@ def sift(g: Floats, first: int, ends: Ints, least: Keys, places: Any, kept: Floa
 def sift_each(
     g: Floats, first: int, halves: Any, price: float, floor: float, places: Any, kept: Floats, kept_halves: Any
 ) -> int:
-    """The same with a cost an entry: those that may have |g| ≥ price · cost and ≥ floor, with their rounded costs.
+    """The same with a cost an entry: those that may have |g| ≥ price · cost + floor, with their rounded costs.
 
     Reads 6 bytes an entry and writes 10 for each that it keeps.
     """

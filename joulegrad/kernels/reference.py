@@ -199,32 +199,40 @@ def finish(
     largest: Callable[[Scores, int], Tensor],
     merge: Callable[[Tensor, Tensor], Tensor],
     ceiling: float = math.inf,
+    beside: Callable[[Scores, Tensor, float], Tensor] | None = None,
 ) -> Budgeted:
     """Round the two sides of the budget to one feasible set, and spend what is left beside it.
 
     The set within the budget, the mixture of both sides, or the one entry that is worth more than either. No entry is
-    worth more than `ceiling`: where the set already is, nobody needs to look for that one.
+    worth more than `ceiling`: where the set already is, nobody needs to look for that one. A kernel may find the
+    `densest` entries beside the set in a way of its own.
     """
     prices = priced(scores)
     mixed = _mixture(sides, k - len(sides.shared), joules, prices)
-    beside, worth = max(((part, _worth(scores, part)) for part in (sides.under, mixed)), key=lambda pair: pair[1])
-    chosen, worth, spent = merge(sides.shared, beside), sides.worth + worth, sides.energy + prices.exact(beside)
+    alone, worth = max(((part, _worth(scores, part)) for part in (sides.under, mixed)), key=lambda pair: pair[1])
+    chosen, worth, spent = merge(sides.shared, alone), sides.worth + worth, sides.energy + prices.exact(alone)
     if k and float(worth) < ceiling:
         payable = _payable(scores, joules).worth
         dominant = largest(payable, 1)
-        if (alone := _worth(payable, dominant)) > worth:
-            chosen, worth, spent = dominant, alone, prices.exact(dominant)
+        if (most := _worth(payable, dominant)) > worth:
+            chosen, worth, spent = dominant, most, prices.exact(dominant)
     room = joules - float(spent)
     if len(chosen) < k and room >= prices.cheapest:
-        update = scores.update.clone()
-        update[chosen] = 0
-        left = _payable(scores._replace(update=update), room)
-        ranked = largest(left, REACH)
-        density, order = values_at(left, ranked).sort(descending=True, stable=True)
-        added = _that_fit(ranked[order[density > 0]], k - len(chosen), joules, spent, prices)
+        ranked = densest(scores, chosen, room, largest) if beside is None else beside(scores, chosen, room)
+        added = _that_fit(ranked, k - len(chosen), joules, spent, prices)
         chosen, worth = merge(chosen, added), worth + _worth(scores, added)
     value = float(worth)
     return Budgeted(chosen, value, max(dual.bound, value), dual.energy_price, dual.entry_price)
+
+
+def densest(scores: Scores, chosen: Tensor, room: float, largest: Callable[[Scores, int], Tensor]) -> Tensor:
+    """The REACH entries beside those chosen that are worth most per joule, of those that `room` joules pay; in order."""
+    update = scores.update.clone()
+    update[chosen] = 0
+    left = _payable(scores._replace(update=update), room)
+    ranked = largest(left, REACH)
+    density, order = values_at(left, ranked).sort(descending=True, stable=True)
+    return ranked[order[density > 0]]
 
 
 def _worth(scores: Scores, indices: Tensor) -> Fraction:
@@ -268,11 +276,14 @@ def _mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
 def _that_fit(ranked: Tensor, places: int, joules: float, spent: Fraction, prices: Prices) -> Tensor:
     """Those of the ranked entries, in order, that the joules still pay."""
     added: list[int] = []
-    for i in ranked.tolist():
-        cost = prices.exact(torch.tensor([i], device=ranked.device))
-        if len(added) < places and float(spent + cost) <= joules:
-            spent += cost
-            added.append(i)
+    for i, about in zip(ranked.tolist(), prices.at(ranked).tolist(), strict=True):
+        if len(added) == places:
+            break
+        if about <= joules - float(spent) + 1e-9 * joules:  # the exact sum is for those that may fit
+            cost = prices.exact(torch.tensor([i], device=ranked.device))
+            if float(spent + cost) <= joules:
+                spent += cost
+                added.append(i)
     return torch.tensor(sorted(added), dtype=torch.int64, device=ranked.device)
 
 
