@@ -116,16 +116,17 @@ class _Totals:
         has = None if update.buffers is None else len(update.buffers)
         if had != has:
             raise ValueError(f"update {n} carries {has or 'no'} buffer entries, those before it {had or 'none'}")
-        values = update.values.double()
-        if most is not None and (norm := _norm(update)) > most:
-            values = values * (most / norm)
+        norm = 0.0 if most is None else _norm(update)
+        scale = 1.0 if most is None or norm <= most else most / norm
         self.weights.append(weight)
-        self.update.add(update.indices, _finite(values * weight, n, "value"))
+        self.update.add(update.indices, Terms(update.values, scale, weight, f"update {n} has a value"))
         if self.senders is not None:
-            self.senders.add(update.indices, torch.full_like(values, weight))
+            self.senders.add(
+                update.indices, Terms(torch.ones_like(update.values), 1.0, weight, f"update {n} has a weight")
+            )
         if self.buffers is not None and update.buffers is not None:
             everywhere = torch.arange(len(update.buffers), device=self.device)
-            self.buffers.add(everywhere, _finite(update.buffers.double() * weight, n, "buffer"))
+            self.buffers.add(everywhere, Terms(update.buffers, 1.0, weight, f"update {n} has a buffer"))
 
     def mean(self) -> Mean:
         weight = math.fsum(self.weights)
@@ -140,13 +141,22 @@ class _Totals:
         return Mean(update.float(), buffers)
 
 
-def _finite(terms: Tensor, n: int, what: str) -> Tensor:
-    """One client's NaN would be everybody's."""
-    finite = torch.isfinite(terms)
-    if not bool(finite.all()):
-        first = int((~finite).nonzero()[0])
-        raise ValueError(f"update {n} has a {what} that is not finite, or too large for its weight, at place {first}")
-    return terms
+class Terms(NamedTuple):
+    """value · scale · weight in float64, not computed before they are wanted."""
+
+    values: Tensor
+    scale: float
+    weight: float
+    whose: str  # for errors
+
+    def at(self, places: Tensor | slice) -> Tensor:
+        """Some of them. One client's NaN would be everybody's."""
+        terms = self.values.double()[places] * self.scale * self.weight
+        finite = torch.isfinite(terms)
+        if not bool(finite.all()):
+            first = torch.arange(len(self.values), device=finite.device)[places][~finite][0]
+            raise ValueError(f"{self.whose} that is not finite, or too large for its weight, at place {int(first)}")
+        return terms
 
 
 class _ExactSum:
@@ -165,30 +175,31 @@ class _ExactSum:
         self.window: Tensor | None = None
         self.base = 0  # the window's lowest place
 
-    def add(self, indices: Tensor, terms: Tensor) -> None:
+    def add(self, indices: Tensor, terms: Terms) -> None:
         """Add one term to each of the given sums."""
-        if self.device.type == "cpu" and len(terms):
+        left: Tensor | slice = slice(None)
+        if self.device.type == "cpu" and len(indices):
             left = self._add_to_window(indices, terms)
-            indices, terms = indices[left], terms[left]
-        if len(terms):
-            self._add_anywhere(indices, terms)
+            indices = indices[left]
+        if len(indices):
+            self._add_anywhere(indices, terms.at(left))
 
-    def _add_to_window(self, indices: Tensor, terms: Tensor) -> Tensor:
+    def _add_to_window(self, indices: Tensor, terms: Terms) -> Tensor:
         """Add what fits the window; which terms do not."""
         from joulegrad.kernels import sums, threads
 
-        bits, rows = terms.contiguous().numpy().view(np.int64), indices.numpy()
         if self.window is None:
-            self.base = sums.place_of(bits) - self.PLACES + 1
+            self.base = sums.place_of(terms.at(slice(None)).numpy().view(np.int64)) - self.PLACES + 1
             window = np.empty((self.size, self.PLACES), np.int64)  # in large pages; np.zeros would give small ones
-            window.fill(0)
+            threads.each(lambda part: sums.clear(window, *part), threads.chunks(self.size))
             self.window = torch.from_numpy(window)
-        window, parts = self.window.numpy(), threads.chunks(8 * len(bits))
-        cuts = [slice(first // 8, last // 8) for first, last in parts]
-        spilled = np.empty(len(bits), np.int64)
+        values = terms.values if terms.values.dtype == torch.float32 else terms.values.float()
+        v, rows, window = values.contiguous().numpy(), indices.numpy(), self.window.numpy()
+        cuts = [slice(first // 8, last // 8) for first, last in threads.chunks(8 * len(v))]
+        spilled = np.empty(len(v), np.int64)
 
         def one(cut: slice) -> NDArray[np.int64]:
-            n = sums.scatter(bits[cut], rows[cut], window, self.base, spilled[cut])
+            n = sums.scatter(v[cut], terms.scale, terms.weight, rows[cut], window, self.base, spilled[cut])
             left: NDArray[np.int64] = spilled[cut][:n] + cut.start
             return left
 

@@ -6,8 +6,6 @@ Tables add up, so threads may fill one each.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 

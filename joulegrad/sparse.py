@@ -83,8 +83,7 @@ class SparseUpdate:
                 f"values must be one float32, float16 or bfloat16 an index ({self.indices.numel()}), got "
                 f"{self.values.dtype} of shape {tuple(self.values.shape)}"
             )
-        i = self.indices
-        if len(i) and i.device.type == "cpu" and not (i[0] >= 0 and i[-1] < self.size and bool((i[1:] > i[:-1]).all())):
+        if self.indices.device.type == "cpu" and not _increasing(self.indices, self.size):
             raise ValueError(f"indices must be strictly increasing and inside [0, {self.size})")
 
     def __len__(self) -> int:
@@ -133,6 +132,11 @@ class SparseUpdate:
         if codes is not None:
             codes = Codes(codes.bits, *(t.to(device) for t in codes[1:]))
         return SparseUpdate(self.indices.to(device), self.values.to(device), self.size, codes, moved(self.buffers))
+
+
+def _increasing(indices: Tensor, size: int) -> bool:
+    i = indices.numpy()  # numpy's comparison needs no threads: torch's would be in the way of the kernels' own
+    return not len(i) or bool(i[0] >= 0 and i[-1] < size and (i[1:] > i[:-1]).all())
 
 
 def _same_bits(a: Tensor | None, b: Tensor | None) -> bool:

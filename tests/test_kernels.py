@@ -132,7 +132,9 @@ def test_a_misled_search_begins_again_with_everything(monkeypatch):
     ):
         wrong = dual.Bracket(low, high, least, sure, 10)
         assert not dual._Search(ranked, wrong, 1000, 900.0).certain
-        monkeypatch.setattr(dual, "_brackets", lambda *_, wrong=wrong: iter([(ranked, wrong), (ranked, dual.EVERYTHING)]))
+        monkeypatch.setattr(
+            dual, "_brackets", lambda *_, wrong=wrong: iter([(ranked, wrong), (ranked, dual.EVERYTHING)])
+        )
         assert torch.equal(dual.budgeted(scores, 1000, 900.0).indices, expected.indices)
 
 

@@ -1,7 +1,7 @@
 """The compiled loops of the search for both budgets (`dual`): what each reads and writes.
 
-They run over worths w and costs c in float64, and over the few entries that a first pass kept. At a price λ of energy an
-entry leaves w − λc; the product and the difference are rounded, each once, as the specification does.
+They run over worths w and costs c in float64, and over the few entries that a first pass kept. At a price λ of energy
+an entry leaves w − λc; the product and the difference are rounded, each once, as the specification does.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def collect(
                 out[n] = place_of(places, first, start + i)
             n += judged[i] == SURE
     bits[0] = least
-    return left[0]
+    return np.float64(left[0])
 
 
 @jit
@@ -144,8 +144,8 @@ def settle(
     """Take out of the loose entries those that are chosen at every price in [low, high], or at none.
 
     What is left of an entry, w − λc, falls as λ rises, and so does the entry price ν: between those at the two ends.
-    Writes verdicts SURE and OUT at the entries' places in `loose`, the costs of the chosen to `paid`, and moves the rest of
-    the entries to the front. Returns how many stay, and how many were chosen.
+    Writes verdicts SURE and OUT at the entries' places in `loose`, the costs of the chosen to `paid`, and moves the
+    other entries to the front. Returns how many stay, and how many were chosen.
     """
     left, chosen = 0, 0
     for i in range(len(loose)):

@@ -6,14 +6,13 @@ update (`passes.sift`) writes down every entry above the lower one; all that fol
 largest is found; a third (`passes.emit`) writes the places of the entries that reach it. If the sample misled, the last
 two are made over the whole update, with a bracket that cannot; so the answer is always the reference's.
 
-The first pass reads 4 bytes an entry (6 with a cost an entry) and writes 8 (10) for each that it keeps, which the second
-and the third read; the third writes 8 for each that is chosen.
+The first pass reads 4 bytes an entry (6 with a cost an entry) and writes 8 (10) for each that it keeps; the others
+read these, and the third writes 8 for each that is chosen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joulegrad.cost import Prices
-from joulegrad.kernels import codes, passes, threads
+from joulegrad.kernels import codes, lanes, passes, threads
 from joulegrad.kernels.scores import NotFinite, Scores
 from joulegrad.sparse import Codes
 
@@ -127,7 +126,7 @@ class Cut(NamedTuple):
     """A part's share of what is chosen: which of the entries on the threshold, and how many entries in all."""
 
     ties: int  # those before this place of the part
-    count: int
+    size: int
 
 
 class Ranked(NamedTuple):
@@ -150,13 +149,12 @@ class Ranked(NamedTuple):
         return cls._cut(g, np.empty(0, np.int64), prices.joules.numpy(), scores.power, _rounded(prices, scores.power))
 
     @classmethod
-    def _cut(
-        cls, g: NDArray[np.float32], ends: Ints, costs: Doubles, power: int, rounded: Rounded | None
-    ) -> Ranked:
-        nowhere, halves = np.empty(0, np.int64 if len(g) > MANY else np.int32), np.empty(0, np.uint16) if rounded is None else rounded.halves
-        parts = [
-            Part(g[a:b], np.clip(ends - a, 0, b - a), halves[a:b], a, nowhere) for a, b in threads.chunks(len(g))
-        ]
+    def _cut(cls, g: NDArray[np.float32], ends: Ints, costs: Doubles, power: int, rounded: Rounded | None) -> Ranked:
+        nowhere, halves = (
+            np.empty(0, np.int64 if len(g) > MANY else np.int32),
+            np.empty(0, np.uint16) if rounded is None else rounded.halves,
+        )
+        parts = [Part(g[a:b], np.clip(ends - a, 0, b - a), halves[a:b], a, nowhere) for a, b in threads.chunks(len(g))]
         return cls(g, ends, costs, power, rounded, parts)
 
     @property
@@ -216,7 +214,7 @@ class Ranked(NamedTuple):
         return self._of(threads.each(one, self.parts), room)
 
     def _room(self, part: Part, room: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        n = min(room, len(part.g)) + passes.LANES
+        n = min(room, len(part.g)) + lanes.LANES
         return np.empty(n, part.places.dtype), np.empty(n, np.float32)
 
     def _of(self, found: list[tuple[Part, int]], room: int) -> Ranked | None:
@@ -244,7 +242,7 @@ class Ranked(NamedTuple):
 
     def emit(self, threshold: float, cuts: list[Cut]) -> Ints:
         """The entries whose scores are above the threshold, and those on it that the cuts name."""
-        ends = np.cumsum([0, *(cut.count for cut in cuts)])
+        ends = np.cumsum([0, *(cut.size for cut in cuts)])
         out, ties, above = np.empty(ends[-1], np.int64), self.keys(threshold), self.keys_above(threshold)
         higher = float(np.nextafter(threshold, math.inf))
 
@@ -322,7 +320,7 @@ def _within(ranked: Ranked, found: Survey, rank: int) -> tuple[float, list[Cut]]
     band = np.concatenate(found.scores)
     threshold = float(np.partition(band, len(band) - rank)[len(band) - rank])
     ties, cuts = rank - int((band > threshold).sum()), []
-    for part, at, scores, (_, level, above) in zip(ranked.parts, *found, strict=True):
+    for at, scores, (_, level, above) in zip(*found, strict=True):
         on = at[scores == threshold][:ties]
         ties -= len(on)
         higher = above + level + int((scores > threshold).sum())

@@ -215,7 +215,7 @@ class _Search:
 
     def __init__(self, ranked: cpu.Ranked, bracket: Bracket, k: int, joules: float) -> None:
         self.ranked, self.k, self.joules = ranked, k, joules
-        self.low, self.high, least, sure, _ = bracket
+        self.low, self.high, least, _, _ = bracket
         table = np.zeros(digits.TABLE, np.int64)
         self.judged = _judged(ranked, bracket, joules, table)
         self.inside, self.paid = sum(part.sure for part in self.judged), exact.read(table)
@@ -253,7 +253,9 @@ class _Search:
         over, under = self._best(low).chosen.copy(), self._best(high).chosen
         energy = self.paid + _total(self.loose.c[over & under])
         self.verdict[self.loose.at] = np.select([over & under, over, under], [auction.SURE, OVER, UNDER], auction.OUT)
-        places = np.concatenate([part.of(judged.at) for part, judged in zip(self.ranked.parts, self.judged, strict=True)])
+        places = np.concatenate(
+            [part.of(judged.at) for part, judged in zip(self.ranked.parts, self.judged, strict=True)]
+        )
         alone = [torch.from_numpy(places[self.verdict == side]) for side in (OVER, UNDER)]
         only = self.verdict == UNDER
         left = self.w[only] - high * self.c[only]
@@ -264,7 +266,7 @@ class _Search:
         return reference.Sides(shared, worth, energy, *alone), reference.Dual(bound, high, entry_price)
 
     def _collected(self, price: float) -> tuple[Tensor, Fraction, Fraction, float]:
-        """The entries that both sides share, what they are worth, what a price leaves of them, and the least of that."""
+        """The entries that both sides share, what they are worth, what a price leaves of them, and the least left."""
         stops = np.cumsum([0, *(len(part.at) for part in self.judged)])
         counts = []
         for part, (first, last) in zip(self.judged, pairwise(stops), strict=True):

@@ -51,7 +51,9 @@ def _load(context: Any, builder: Any, array_type: Any, array: Any, at: Any, lane
     return loaded
 
 
-def _reaching(context: Any, builder: Any, array_type: Any, raw: Any, at: Any, least: Any, lanes: int) -> tuple[Any, Any]:
+def _reaching(
+    context: Any, builder: Any, array_type: Any, raw: Any, at: Any, least: Any, lanes: int
+) -> tuple[Any, Any]:
     """Floats from `at` on, as integers, and which of their keys are ≥ `least`."""
     loaded = _load(context, builder, array_type, raw, at, lanes)
     keys = builder.and_(loaded, ir.Constant(loaded.type, [int(MAGNITUDE)] * lanes))
@@ -233,7 +235,7 @@ def keep(source: Any, at: int, word: int, out: Any, n: int) -> int:
 
     Once `out` is full it only counts.
     """
-    if PACKS:
+    if PACKS:  # noqa: SIM102 (numba drops what a constant alone rules out)
         if at + LANES <= len(source) and n + LANES <= len(out):
             return pack(source, at, word, out, n)
     while word:
@@ -247,7 +249,7 @@ def keep(source: Any, at: int, word: int, out: Any, n: int) -> int:
 @jit
 def keep_places(at: int, word: int, out: Any, n: int) -> int:
     """The same of the places themselves: `at`, the next, and so on."""
-    if PACKS:
+    if PACKS:  # noqa: SIM102
         if n + LANES <= len(out):
             return pack(np.int64(0), at, word, out, n)
     while word:

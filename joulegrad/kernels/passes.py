@@ -18,7 +18,19 @@ from numpy.typing import NDArray
 from joulegrad.jit import jit
 from joulegrad.kernels.bits import trailing_zeros
 from joulegrad.kernels.lanes import (
-    LANES, MAGNITUDE, ONE, PACKS, ROW, Keys, exceed_each, keep, keep_places, ones, reach_each, sift_row, sift_row_each,
+    LANES,
+    MAGNITUDE,
+    ONE,
+    PACKS,
+    ROW,
+    Keys,
+    exceed_each,
+    keep,
+    keep_places,
+    ones,
+    reach_each,
+    sift_row,
+    sift_row_each,
     word_at,
 )
 
@@ -132,11 +144,12 @@ def sift_each(
         while at + ROW <= len(g) and n + ROW <= len(places):
             n = sift_row_each(raw, halves, at, price, floor, first, places, out, kept_halves, n)
             at += ROW
-    for at in range(at, len(g), LANES):
+    while at < len(g):
         word = word_at_each(raw, halves, at, price, floor)
         keep_places(first + at, word, places, n)
         keep(raw, at, word, out, n)
         n = keep(halves, at, word, kept_halves, n)
+        at += LANES
     return n
 
 
@@ -320,9 +333,10 @@ def merge(a: Ints, b: Ints) -> Ints:
 def all_finite(g: Floats, first: int, last: int) -> bool:
     """Whether there is no NaN and no infinity among them: reads 4 bytes an entry."""
     raw = g.view(np.int32)
-    for at in range(first, last, LANES):
-        if word_at(raw, at, last, SPECIAL):
+    while first < last:
+        if word_at(raw, first, last, SPECIAL):
             return False
+        first += LANES
     return True
 
 

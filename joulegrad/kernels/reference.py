@@ -226,7 +226,7 @@ def finish(
 
 
 def densest(scores: Scores, chosen: Tensor, room: float, largest: Callable[[Scores, int], Tensor]) -> Tensor:
-    """The REACH entries beside those chosen that are worth most per joule, of those that `room` joules pay; in order."""
+    """The REACH entries beside those chosen that are worth most per joule, of those that `room` joules pay."""
     update = scores.update.clone()
     update[chosen] = 0
     left = _payable(scores._replace(update=update), room)

@@ -19,6 +19,7 @@ FRACTION = (1 << 52) - 1
 DIGIT = (1 << 32) - 1
 
 
+TERMS = 1024  # computed at once, in the first cache
 AHEAD = 24  # rows: by the time that a row is wanted, it has come from memory
 
 
@@ -50,40 +51,53 @@ def place_of(bits: Ints) -> int:
 
 
 @jit
-def scatter(bits: Ints, indices: Ints, window: Ints, base: int, spilled: Ints) -> int:
-    """Add term i to row indices[i] of the window, whose columns are the digits from place `base` up.
+def clear(window: Ints, first: int, last: int) -> None:
+    """Zeros in the rows [first, last): a thread each, so that the memory's pages come to all of them at once."""
+    window[first:last] = 0
+
+
+@jit
+def scatter(values: Any, scale: float, weight: float, indices: Ints, window: Ints, base: int, spilled: Ints) -> int:
+    """Add the term value · scale · weight to row indices[i] of the window, whose columns are digits from `base` up.
 
     A term m · 2^e with an integer m < 2^53 is cut at the multiples of 2^32 into three digits at most, side by side in
-    one row: one cache line. Terms that reach out of the window are not added but named in `spilled`; how many there are
-    is returned. Reads 16 bytes a term, and reads and writes its row.
+    one row: one cache line. Terms that reach out of the window, or are not finite, are not added but named in
+    `spilled`; how many there are is returned. Reads 12 bytes a term of a float32, and reads and writes its row.
     """
     places, n = window.shape[1], 0
-    for i in range(len(bits)):
-        if i + AHEAD < len(bits):
-            prefetch(window, indices[i + AHEAD])
-        b = bits[i]
-        exponent, m = (b >> 52) & 2047, b & FRACTION
-        if exponent:
-            m |= FRACTION + 1
-        else:
-            exponent = 1
-        if m == 0:
-            continue
-        e = exponent - 1075
-        place, shift = (e >> 5) - base, e & 31
-        low, above = (m << shift) & DIGIT, m >> (32 - shift)  # the first digit, and the two above it
-        middle, high = above & DIGIT, above >> 32
-        if place < 0 or place >= places or (middle and place + 1 >= places) or (high and place + 2 >= places):
-            spilled[n] = i
-            n += 1
-            continue
-        row = indices[i]
-        sign = -1 if b < 0 else 1
-        window[row, place] += sign * low
-        if middle:
-            window[row, place + 1] += sign * middle
-        if high:
-            window[row, place + 2] += sign * high
+    terms = np.empty(TERMS)
+    raw = terms.view(np.int64)
+    for start in range(0, len(values), TERMS):
+        some = values[start : start + TERMS]
+        for i in range(len(some)):
+            terms[i] = np.float64(some[i]) * scale * weight
+        for i in range(start, start + len(some)):
+            if i + AHEAD < len(values):
+                prefetch(window, indices[i + AHEAD])
+            b = raw[i - start]
+            exponent, m = (b >> 52) & 2047, b & FRACTION
+            if exponent:
+                m |= FRACTION + 1
+            else:
+                exponent = 1
+            if m == 0:
+                continue
+            e = exponent - 1075
+            place, shift = (e >> 5) - base, e & 31
+            low, above = (m << shift) & DIGIT, m >> (32 - shift)  # the first digit, and the two above it
+            middle, high = above & DIGIT, above >> 32
+            outside = place < 0 or place >= places or (middle and place + 1 >= places) or (high and place + 2 >= places)
+            if outside or exponent == 2047:
+                spilled[n] = i
+                n += 1
+                continue
+            row = indices[i]
+            sign = -1 if b < 0 else 1
+            window[row, place] += sign * low
+            if middle:
+                window[row, place + 1] += sign * middle
+            if high:
+                window[row, place + 2] += sign * high
     return n
 
 
