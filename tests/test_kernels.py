@@ -14,7 +14,7 @@ import torch
 
 import joulegrad as jg
 from joulegrad import exact, kernels
-from joulegrad.kernels import NotFinite, Scores, cpu, dual, passes, reference, threads
+from joulegrad.kernels import NotFinite, Scores, cpu, dual, lanes, passes, reference, threads
 
 TEMPERS = {
     "heavy": lambda rng, d: rng.standard_t(2, d),
@@ -103,8 +103,11 @@ def budgets(scores: Scores, k: int, rng: np.random.Generator) -> Iterator[float]
 
 
 @pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize(("sample", "most", "n"), [(1 << 17, 200, 120), (128, 200, 200), (256, 3000, 25)])
-def test_the_budgeted_are_the_references_to_the_last_bit_of_the_certificate(sample, most, n, monkeypatch):
+@pytest.mark.parametrize(
+    ("sample", "most", "n", "reach"), [(1 << 17, 200, 120, 1024), (128, 200, 200, 4), (256, 3000, 25, 20)]
+)
+def test_the_budgeted_are_the_references_to_the_last_bit_of_the_certificate(sample, most, n, reach, monkeypatch):
+    monkeypatch.setattr(reference, "REACH", reach)
     monkeypatch.setattr(dual, "SAMPLE", sample)
     monkeypatch.setattr(dual, "WANTED", sample)
     monkeypatch.setattr(cpu, "SAMPLE", sample)
@@ -165,6 +168,25 @@ def test_where_there_are_many_entries_threads_share_them():
     assert len(threads.chunks(10**9)) == torch.get_num_threads()
     assert threads.chunks(0) == [(0, 0)]
     assert threads.chunks(10) == [(0, 10)]
+
+
+@pytest.mark.parametrize("room", [0, 3, 70, 500])
+def test_what_a_word_names_is_kept_wherever_it_lies(room):
+    """Where lanes are packed, and one by one where there is no room for that."""
+    rng = np.random.default_rng(room)
+    for at in (0, 5, 136):
+        source = rng.integers(0, 1 << 30, 200).astype(np.int32)
+        named = rng.random(64) < rng.random()
+        named[200 - at :] = False
+        word = np.uint64(sum(1 << i for i in np.flatnonzero(named).tolist()))
+        for first in (0, 2, 69):
+            out, places = np.full(room, -1), np.full(room, -1)
+            end = first + int(named.sum())
+            assert lanes.keep(source, at, word, out, first) == lanes.keep_places(at, word, places, first) == end
+            assert (
+                out[first:end].tolist() == source[at:][: len(named)][named[: 200 - at]].tolist()[: max(room - first, 0)]
+            )
+            assert places[first:end].tolist() == (at + np.flatnonzero(named)).tolist()[: max(room - first, 0)]
 
 
 def test_sums_are_exact_whatever_the_numbers():

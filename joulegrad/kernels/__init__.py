@@ -1,7 +1,7 @@
 """The arithmetic of selection, by where the update lies.
 
 reference    the specification: slow, obvious, plain torch on any device
-cpu          numba: about two readings of the update
+cpu          numba: one reading of the update, and some of what is kept
 gpu          Triton: the same, where there is a GPU of NVIDIA's and Triton is installed
 
 Every kernel returns the reference's result, to the bit, on every input; `chosen` says which one serves a device.
