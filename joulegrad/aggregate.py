@@ -1,9 +1,8 @@
 """Many sparse updates into one dense vector, one update in memory at a time.
 
-The sums are exact. Each term w_k v_kj is rounded once, to float64, and split into 32-bit digits at fixed
-absolute places (`_ExactSum`); digits are added as 64-bit integers, and integers add up to the same whatever
-the order. So the mean does not depend on the order in which clients answer, on threads or on the device, to
-the last bit.
+The sums are exact. Each term w_k v_kj is rounded once, to float64, and added as an integer (`_ExactSum`); integers add
+up to the same whatever the order, and the sum is rounded once, to the nearest float64. So the mean does not depend on
+the order in which clients answer, on threads or on the device, to the last bit.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -160,20 +159,21 @@ class Terms(NamedTuple):
 
 
 class _ExactSum:
-    """`size` sums of float64 terms, exact until they are read.
+    """`size` sums of float64 terms, exact until they are read, and then rounded once.
 
-    A term is m · 2^e with an integer |m| < 2^53. It is cut at the multiples of 2^32 into up to three digits, and
-    digit i of every term is added into one int64 a sum, which has room for 2^31 terms. On the CPU three places, down
-    from the highest that the first terms reach, lie side by side in a window; other places take memory as they occur.
+    A term is m · 2^e with an integer |m| < 2^53. On the CPU it is added to an integer of 128 bits a sum, a row of the
+    window, if it fits there; the unit is chosen from the first terms. Any other term is cut at the multiples of 2^32
+    into up to three digits, and digit i of every term is added into one int64 a sum, which has room for 2^31 terms;
+    places take memory as they occur. Which term went where does not show in the sum.
     """
 
-    BITS, PLACES = 32, 3
+    BITS = 32
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
         self.digits: dict[int, Tensor] = {}  # place → Σ digit, in units of 2^(32 · place)
         self.window: Tensor | None = None
-        self.base = 0  # the window's lowest place
+        self.unit = 0  # the window's, a power of two that is a multiple of 32
 
     def add(self, indices: Tensor, terms: Terms) -> None:
         """Add one term to each of the given sums."""
@@ -189,8 +189,8 @@ class _ExactSum:
         from joulegrad.kernels import sums, threads
 
         if self.window is None:
-            self.base = sums.place_of(terms.at(slice(None)).numpy().view(np.int64)) - self.PLACES + 1
-            window = np.empty((self.size, self.PLACES), np.int64)  # in large pages; np.zeros would give small ones
+            self.unit = sums.unit_of(terms.at(slice(None)).numpy().view(np.int64))
+            window = np.empty((self.size, 2), np.int64)  # in large pages; np.zeros would give small ones
             threads.each(lambda part: sums.clear(window, *part), threads.chunks(self.size))
             self.window = torch.from_numpy(window)
         values = terms.values if terms.values.dtype == torch.float32 else terms.values.float()
@@ -199,7 +199,7 @@ class _ExactSum:
         spilled = np.empty(len(v), np.int64)
 
         def one(cut: slice) -> NDArray[np.int64]:
-            n = sums.scatter(v[cut], terms.scale, terms.weight, rows[cut], window, self.base, spilled[cut])
+            n = sums.scatter(v[cut], terms.scale, terms.weight, rows[cut], window, self.unit, spilled[cut])
             left: NDArray[np.int64] = spilled[cut][:n] + cut.start
             return left
 
@@ -224,20 +224,62 @@ class _ExactSum:
         """The sums over a divisor, in float32."""
         if self.window is None or self.digits:
             return (self.value() / divisor).float()
-        from joulegrad.kernels import sums, threads
-
-        window, out = self.window.numpy(), np.empty(self.size, np.float32)
-        threads.each(lambda p: sums.read(window, self.base, p[0], p[1], divisor, out), threads.chunks(self.size))
-        return torch.from_numpy(out)
+        return self._read(divisor, np.empty(self.size, np.float32))
 
     def value(self) -> Tensor:
-        """The sums in float64, from the highest place down."""
-        places = dict(self.digits)
-        for p in range(self.PLACES if self.window is not None else 0):
-            place, column = self.base + p, self.window[:, p]  # type: ignore[index]
-            places[place] = places[place] + column if place in places else column
-        total = torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        for place, digits in sorted(places.items(), reverse=True):
-            half = math.ldexp(1.0, self.BITS // 2 * place)  # 2^(32·place) itself may be out of range
-            total += digits.double() * half * half
+        """The sums in float64: each the nearest to what is exact."""
+        if self.window is None:
+            return _nearest(self.digits, self.size, self.device)
+        total = self._read(1.0, np.empty(self.size))
+        if self.digits:
+            some = torch.stack([d != 0 for d in self.digits.values()]).any(0).nonzero().squeeze(1)
+            places, mask = {p: d[some] for p, d in self.digits.items()}, 2**self.BITS - 1
+            low, high = self.window[some].unbind(1)
+            for i, digit in enumerate((low & mask, low >> 32 & mask, high & mask, high >> 32)):
+                place = self.unit // self.BITS + i
+                places[place] = places[place] + digit if place in places else digit
+            total[some] = _nearest(places, len(some), self.device)
         return total
+
+    def _read(self, divisor: float, out: NDArray[Any]) -> Tensor:
+        from joulegrad.kernels import sums, threads
+
+        window = self.window.numpy()  # type: ignore[union-attr]
+        threads.each(lambda p: sums.read(window, self.unit, p[0], p[1], divisor, out), threads.chunks(self.size))
+        return torch.from_numpy(out)
+
+
+def _nearest(places: dict[int, Tensor], size: int, device: torch.device) -> Tensor:
+    """Sums of digits, in units of 2^(32 · place), as the nearest float64.
+
+    Carried, so that each digit has 32 bits, and without their sign; then from the top as many bits as an int64 has
+    room for, more than a float64 has, and one that says whether any is set below.
+    """
+    zero, mask = torch.zeros(size, dtype=torch.int64, device=device), 2**_ExactSum.BITS - 1
+    if not places:
+        return zero.double()
+    at = range(min(places), max(places) + 3)  # two more for what is carried beyond
+    carry, carried = zero, []
+    for p in at:
+        digit = places.get(p, zero) + carry
+        carry = digit >> _ExactSum.BITS
+        carried.append(digit & mask)
+    negative, borrow = carry < 0, (carry < 0).long()
+    for i, digit in enumerate(carried):
+        digit = torch.where(negative, mask - digit + borrow, digit)
+        borrow = digit >> _ExactSum.BITS
+        carried[i] = digit & mask
+    top, below, up = zero, zero.bool(), zero
+    for p, digit in zip(reversed(at), reversed(carried), strict=True):
+        for shift in (24, 16, 8, 0):
+            byte, room = digit >> shift & 255, top < 2**54
+            top, up = torch.where(room, top << 8 | byte, top), torch.where(room, _ExactSum.BITS * p + shift, up)
+            below |= ~room & (byte != 0)
+    half = up >> 1  # 2^up itself may be out of range
+    total = (top | below.long()).double() * _power(half) * _power(up - half)
+    return torch.where(negative, -total, total)
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """2^exponent, exactly."""
+    return (exponent + 1023 << 52).view(torch.float64)

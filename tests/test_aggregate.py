@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulegrad import Layout, Quantized, SparseUpdate, TopK, mean
+from joulegrad import Layout, Quantized, SparseUpdate, TopK, aggregate, mean
 
 
 def update(pairs: dict[int, float], size: int = 4, buffers: list[float] | None = None) -> SparseUpdate:
@@ -129,3 +129,24 @@ def test_half_precision_and_quantised_values():
 def test_what_cannot_be_averaged(pairs, options, message):
     with pytest.raises(ValueError, match=message):
         mean(pairs, **options)
+
+
+@pytest.mark.parametrize("spread", [0, 5, 60])
+def test_a_sum_is_the_nearest_float_to_what_is_exact_wherever_its_terms_went(spread):
+    """Terms that fit the integers of 128 bits, terms that do not, and all of them in digits, as on a GPU."""
+    rng, size = np.random.default_rng(spread), 40
+    for _ in range(20):
+        sent, exact = [], [Fraction(0)] * size
+        for weight in (1.0, 5050.0, 0.1, 1e-9):
+            indices = np.sort(rng.choice(size, 30, replace=False))
+            values = torch.tensor(rng.standard_normal(30) * 2.0 ** rng.normal(0, spread, 30).clip(-140, 120))
+            terms = aggregate.Terms(values.float(), 1.0, weight, "")
+            sent.append((torch.from_numpy(indices), terms))
+            for i, term in zip(indices.tolist(), terms.at(slice(None)).tolist(), strict=True):
+                exact[i] += Fraction(term)
+        for order in (sent, sent[::-1]):
+            window, digits = (aggregate._ExactSum(size, torch.device("cpu")) for _ in range(2))
+            for indices, terms in order:
+                window.add(indices, terms)
+                digits._add_anywhere(indices, terms.at(slice(None)))
+            assert window.value().tolist() == digits.value().tolist() == [float(x) for x in exact]

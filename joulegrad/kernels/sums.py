@@ -1,4 +1,4 @@
-"""Exact scatter-add: sums of float64 terms in integer digits, compiled."""
+"""Exact scatter-add: sums of float64 terms in integers of 128 bits, compiled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from joulegrad.jit import jit
+from joulegrad.kernels.bits import bit_length
 
 Ints = NDArray[np.int64]
 
 FRACTION = (1 << 52) - 1
-DIGIT = (1 << 32) - 1
 
 
+LARGEST = 103  # bits of the largest term, which leave room for 2^24 of them
 TERMS = 1024  # computed at once, in the first cache
 AHEAD = 24  # rows: by the time that a row is wanted, it has come from memory
 
@@ -42,12 +43,15 @@ def prefetch(typing_context: Any, window: Any, row: Any) -> Any:
 
 
 @jit
-def place_of(bits: Ints) -> int:
-    """The place, in digits of 32 bits, of the highest bit of the largest of float64 terms given as their bits."""
+def unit_of(bits: Ints) -> int:
+    """The unit, as a power of two that 2^32 divides, for sums like the largest of float64 terms given as their bits.
+
+    The largest term has between 64 and 96 bits in that unit.
+    """
     largest = 0
     for b in bits:
         largest = max(largest, (b >> 52) & 2047)
-    return (max(largest, 1) - 1023) >> 5
+    return ((max(largest, 1) - 1022 - 64) >> 5) << 5
 
 
 @jit
@@ -57,15 +61,14 @@ def clear(window: Ints, first: int, last: int) -> None:
 
 
 @jit
-def scatter(values: Any, scale: float, weight: float, indices: Ints, window: Ints, base: int, spilled: Ints) -> int:
-    """Add the term value · scale · weight to row indices[i] of the window, whose columns are digits from `base` up.
+def scatter(values: Any, scale: float, weight: float, indices: Ints, window: Ints, unit: int, spilled: Ints) -> int:
+    """Add the term value · scale · weight to row indices[i] of the window: an integer of 128 bits, in units of 2^unit.
 
-    A term m · 2^e with an integer m < 2^53 is cut at the multiples of 2^32 into three digits at most, side by side in
-    one row: one cache line. Terms that reach out of the window, or are not finite, are not added but named in
-    `spilled`; how many there are is returned. Reads 12 bytes a term of a float32, and reads and writes its row.
+    A term is m · 2^e with an integer m < 2^53. Those that are not whole units, or so large that 2^24 of them might not
+    fit, are not added but named in `spilled`, as are those that are not finite; how many there are is returned. Reads
+    12 bytes a term of a float32, and reads and writes its row of 16.
     """
-    places, n = window.shape[1], 0
-    terms = np.empty(TERMS)
+    n, terms = 0, np.empty(TERMS)
     raw = terms.view(np.int64)
     for start in range(0, len(values), TERMS):
         some = values[start : start + TERMS]
@@ -82,34 +85,40 @@ def scatter(values: Any, scale: float, weight: float, indices: Ints, window: Int
                 exponent = 1
             if m == 0:
                 continue
-            e = exponent - 1075
-            place, shift = (e >> 5) - base, e & 31
-            low, above = (m << shift) & DIGIT, m >> (32 - shift)  # the first digit, and the two above it
-            middle, high = above & DIGIT, above >> 32
-            outside = place < 0 or place >= places or (middle and place + 1 >= places) or (high and place + 2 >= places)
-            if outside or exponent == 2047:
+            shift = exponent - 1075 - unit
+            if -53 < shift < 0 and m & ((1 << -shift) - 1) == 0:
+                m, shift = m >> -shift, 0
+            if shift < 0 or shift > LARGEST - 53 or exponent == 2047:
                 spilled[n] = i
                 n += 1
                 continue
+            low, high = m << shift, (m >> (63 - shift)) >> 1
+            if b < 0:
+                low, high = -low, -high - (low != 0)
             row = indices[i]
-            sign = -1 if b < 0 else 1
-            window[row, place] += sign * low
-            if middle:
-                window[row, place + 1] += sign * middle
-            if high:
-                window[row, place + 2] += sign * high
+            total = window[row, 0] + low
+            window[row, 0] = total
+            window[row, 1] += high + (np.uint64(total) < np.uint64(low))
     return n
 
 
 @jit
-def read(window: Ints, base: int, first: int, last: int, divisor: float, out: NDArray[np.float32]) -> None:
-    """Rows of a window of three digits as floats, from the highest digit down, over a divisor.
-
-    Reads 24 bytes a row and writes 4. A digit's unit is multiplied in halves, for it may be out of a float's range.
-    """
-    low, middle, high = 2.0 ** (16 * base), 2.0 ** (16 * (base + 1)), 2.0 ** (16 * (base + 2))
+def read(window: Ints, unit: int, first: int, last: int, divisor: float, out: Any) -> None:
+    """Rows of a window as the nearest float64, over a divisor: reads 16 bytes a row and writes 4, or 8."""
+    powers = np.empty((64, 2))  # 2^(unit + length) in two factors, for it may be out of a float's range
+    for length in range(64):
+        half = (unit + length) // 2
+        powers[length] = 2.0**half, 2.0 ** (unit + length - half)
     for i in range(first, last):
-        total = np.float64(window[i, 2]) * high * high
-        total += np.float64(window[i, 1]) * middle * middle
-        total += np.float64(window[i, 0]) * low * low
-        out[i] = total / divisor
+        low, high = window[i, 0], window[i, 1]
+        negative = high < 0
+        if negative:
+            low, high = -low, -high - (low != 0)
+        top, length = np.uint64(low), 0
+        if high:
+            length = bit_length(high)
+            lower, left = top, np.uint64(64 - length)
+            top = np.uint64(high) << left | lower >> np.uint64(length)
+            top |= np.uint64((lower << left) != 0)  # whether anything is below: it only breaks ties
+        total = np.float64(top) * powers[length, 0] * powers[length, 1]
+        out[i] = (-total if negative else total) / divisor
