@@ -219,6 +219,7 @@ print(op(torch.arange(5.0), op.init(joulegrad.Layout.from_shapes({"w": (5,)})))[
         assert found.stdout.strip() == "[3, 4]"
 
 
+@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("drawn", [False, True])
 def test_codes_are_the_references(bits, drawn):

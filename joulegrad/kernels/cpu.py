@@ -73,26 +73,50 @@ def merge(a: Tensor, b: Tensor) -> Tensor:
 def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:
     """A layer's scale: its mean magnitude, or its largest over the outermost level."""
     out = np.empty(len(counts), np.float32)
-    codes.scales_of(_floats(values), counts.numpy(), most, mean, out)
+    v, n = _floats(values), counts.numpy()
+    threads.each(lambda run: codes.scales_of(v[run.entries], n[run.layers], most, mean, out[run.layers]), _runs(n))
     return torch.from_numpy(out)
 
 
 def levels(values: Tensor, counts: Tensor, most: int, scales: Tensor, dither: Tensor | None) -> Tensor:
     """The level nearest to a value, or with dither one of the two around it."""
     out = np.empty(len(values), np.uint8)
-    arguments = (_floats(values), counts.numpy(), most, scales.numpy())
-    if dither is None:
-        codes.nearest_levels(*arguments, out)
-    else:
-        codes.drawn_levels(*arguments, dither.numpy(), out)
+    v, n, scale, drawn = _floats(values), counts.numpy(), scales.numpy(), None if dither is None else dither.numpy()
+
+    def one(run: Run) -> None:
+        arguments = v[run.entries], n[run.layers], most, scale[run.layers]
+        if drawn is None:
+            codes.nearest_levels(*arguments, out[run.entries])
+        else:
+            codes.drawn_levels(*arguments, drawn[run.entries], out[run.entries])
+
+    threads.each(one, _runs(n))
     return torch.from_numpy(out)
 
 
 def values_of(coded: Codes) -> Tensor:
     """What codes stand for."""
     out = np.empty(len(coded.levels), np.float32)
-    codes.values_of(coded.levels.numpy(), coded.counts.numpy(), 2**coded.bits - 1, coded.scales.numpy(), out)
+    level, n, scale, most = coded.levels.numpy(), coded.counts.numpy(), coded.scales.numpy(), 2**coded.bits - 1
+
+    def one(run: Run) -> None:
+        codes.values_of(level[run.entries], n[run.layers], most, scale[run.layers], out[run.entries])
+
+    threads.each(one, _runs(n))
     return torch.from_numpy(out)
+
+
+class Run(NamedTuple):
+    """Some consecutive layers, and their entries among all that were sent: a thread's share of a quantisation."""
+
+    layers: slice
+    entries: slice
+
+
+def _runs(counts: Ints) -> list[Run]:
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    cuts = [int(np.searchsorted(ends, last)) for _, last in threads.chunks(int(ends[-1]))[:-1]]
+    return [Run(slice(a, b), slice(ends[a], ends[b])) for a, b in pairwise([0, *cuts, len(counts)])]
 
 
 class Part(NamedTuple):
