@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,10 @@ import torch
 import joulegrad
 
 collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
+if importlib.util.find_spec("triton") is None:
+    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "tiles")]
+elif not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its programs then run here, on numpy
 
 
 @pytest.hookimpl(hookwrapper=True)

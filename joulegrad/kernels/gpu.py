@@ -36,30 +36,39 @@ all_finite, scales, levels, values_of = reference.all_finite, reference.scales, 
 BLOCK, WARPS = 2048, 4  # entries a tile, and who reads them
 SAMPLE, OWN = 4096, 8  # entries drawn, and how many of them each program ranks
 BINS = 8192
+MOST = 2**31 - 2 * BLOCK  # entries of one update: an index has 31 bits here; beyond, the reference serves
+ROOM = 4096  # that the list always has
 CROWD = 1024  # so few are ranked by comparing each with each
 LIST_BLOCK, LIST_PROGRAMS, LIST_WARPS = 1024, 264, 8
 RUNS = 4  # of different cost, whose keys are computed at once
-ERRORS = 4.5  # standard errors of a sample's rank that the bracket allows for: it misleads once in 100,000 calls
+ERRORS, SPARE = 4.5, 8  # the bracket allows for so many standard errors of a sample's rank, and so many ranks more
 ROUNDS = 8  # of narrowing, after which a mark of 64 + 32 bits is known whatever the scores
 
 
 def largest(scores: Scores, k: int) -> Tensor:
     """Indices of the min(k, d) largest scores, ties to the lower index; of several updates at once, a row each."""
-    rows, d = _rows(scores.update)
+    update = scores.update
+    rows, d = _rows(update)
     if k == 0 or k >= d:
-        if not all_finite(scores.update):
+        out = torch.arange(min(k, d), device=update.device).expand(rows, -1).contiguous()
+        if _capturing(update):
+            out = torch.where(torch.isfinite(update).all(), out, -1)
+        elif not all_finite(update):
             raise NotFinite
-        one = torch.arange(min(k, d), device=scores.update.device)
-        return one.expand(rows, -1).contiguous() if scores.update.dim() == 2 else one
-    with torch.cuda.device_of(scores.update):
-        out = _largest(_aligned(scores), k)
-    return out if scores.update.dim() == 2 else out.squeeze(0)
+    elif d > MOST:
+        out = torch.stack([reference.largest(scores._replace(update=one), k) for one in update.view(rows, d)])
+    else:
+        with torch.cuda.device_of(update):
+            out = _largest(_aligned(scores), k)
+    return out if update.dim() == 2 else out.squeeze(0)
 
 
 def at_least(scores: Scores, threshold: float, k: int | None = None) -> Tensor:
     """Indices of all scores ≥ threshold; where they are more than k, the k largest."""
     if k == 0:
         return largest(scores, 0)
+    if len(scores.update) > MOST:
+        return reference.at_least(scores, threshold, k)
     scores = _aligned(scores)
     with torch.cuda.device_of(scores.update):
         return _at_least(scores, threshold, k)
@@ -122,7 +131,10 @@ class Plan(NamedTuple):
         ]
         table = torch.tensor(tiles, dtype=torch.int32).T.contiguous().to(device)
         of_runs = torch.tensor(costs, dtype=torch.float64, device=device)
-        own = prices.joules if prices is not None and each else of_runs
+        own = of_runs
+        if prices is not None and each:
+            own = prices.joules.contiguous()
+            own = own.clone() if own.data_ptr() % 16 else own  # programs are compiled for aligned memory
         return cls(own, torch.tensor(ends, device=device), table, each)
 
     @property
@@ -149,12 +161,12 @@ def _uniform(d: int, block: int, device: torch.device) -> Plan:
 
 def _largest(scores: Scores, k: int) -> Tensor:
     rows, d = _rows(scores.update)
-    capturing = scores.update.is_cuda and torch.cuda.is_current_stream_capturing()
+    capturing = _capturing(scores.update)
     out = torch.empty(rows, k, dtype=torch.int64, device=scores.update.device)
     m = min(d, SAMPLE)
     rank = (m * k - 1) // d
-    slack = 0 if m == d else int(ERRORS * math.sqrt(m * (k / d) * (1 - k / d))) + 8
-    room = min(d, (2 * slack + 2) * -(-d // m) * 3 // 2 + 4096)
+    slack = 0 if m == d else int(ERRORS * math.sqrt(m * (k / d) * (1 - k / d))) + SPARE
+    room = min(d, (2 * slack + 2) * -(-d // m) * 3 // 2 + ROOM)
     search = _Search(scores, k, out, room)
     search.begin(rank + slack, rank - slack - 1)
     for _ in range(ROUNDS if capturing else 1):
@@ -258,6 +270,10 @@ def _emit(plan: Plan, scores: Scores, state: Tensor, keys: Tensor, words: Tensor
     )  # fmt: skip
 
 
+def _capturing(update: Tensor) -> bool:
+    return update.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 _COMPILED: dict[Hashable, tuple[Any, list[Any]]] = {}
 
 
@@ -281,9 +297,11 @@ def _launch(program: Any, grid: tuple[int, int], warps: int, *arguments: Any, **
 
 
 def _aligned(scores: Scores) -> Scores:
-    """The same in memory that large words can be read from: nearly always as it is."""
-    update = scores.update
-    return scores if update.data_ptr() % 16 == 0 else scores._replace(update=update.clone())
+    """The same, entry after entry in memory that large words can be read from: nearly always as it is."""
+    update = scores.update.contiguous()
+    if update.data_ptr() % 16:
+        update = update.clone()
+    return scores if update is scores.update else scores._replace(update=update)
 
 
 def _carved(dtype: torch.dtype, device: torch.device, *sizes: int) -> Sequence[Tensor]:

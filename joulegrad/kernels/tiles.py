@@ -9,7 +9,10 @@ only if, the float's bits without the sign (its *key*) reach an integer, which i
 have the largest keys of all; a tile that meets any says so.
 
 Programs of one kernel do not wait for each other; what needs the results of all is done by the last to end, for which
-each takes a ticket. Only `emit` waits, for the tiles before its own.
+each takes a ticket. Only `emit` waits, for the tiles before its own. Nothing says in which order a GPU starts programs,
+or that all of them run at once; so there, too, a ticket says which tile a program takes. Whoever has an earlier tile
+has then begun, a program that has begun is never put off for one that has not, and the first tile waits for nobody:
+each wait ends, however few programs there is room for.
 """
 
 from __future__ import annotations
@@ -372,6 +375,7 @@ def settle(
                 found = (i < inside) & (rank == wanted - 1)
                 tl.store(state + LOW + tl.zeros([OWN], tl.int32), own, mask=found)
                 tl.store(state + CUT + tl.zeros([OWN], tl.int32), own_at.to(tl.int64), mask=found)
+            tl.store(state + FEW, 0)  # it may be asked for again, for another row's sake
             tl.debug_barrier()
             if not EACH:
                 store_keys(keys + row * 4 * runs, runs, costs, tl.load(state + LOW, volatile=True), POWER, RUNS)
@@ -395,7 +399,8 @@ def kept_before(words, tile, own):
     """How many entries all tiles before this one keep, whose own number is published for those after it.
 
     A tile's word is 0 until its number n is known, then 4n + 1, and 4m + 2 once the number m of all up to it is. Going
-    back, numbers are added up to the first such sum. Tiles begin in order, so those before this one are under way.
+    back, numbers are added up to the first such sum. Each word is written and read whole, past the caches of one
+    multiprocessor, and says all there is to know; so no order among words is asked for.
     """
     found = tl.zeros([], tl.int64)
     last = tile - 1
@@ -421,14 +426,17 @@ def emit(
 
     Reads 4 bytes an entry (12 with a cost an entry) and writes 8 for each that it keeps.
     """
-    tile, row, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    row, tiles = tl.program_id(1).to(tl.int64), tl.num_programs(0)
     g += row * size
     state += row * FIELDS
     out += row * k
     if tl.load(state + STATUS) != DONE:
-        i = tile.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(out + i, tl.zeros([BLOCK], tl.int64) - 1, mask=i < k)
     else:
+        tile = tl.atomic_add(state + TICKET, 1, sem="relaxed").to(tl.int32)
+        if tile == tiles - 1:
+            tl.store(state + TICKET, 0)
         at, first, last, run = lines_of(table, tile, tiles, BLOCK)
         bits, cut = tl.load(state + LOW), tl.load(state + CUT).to(tl.int32)
         own = keys + row * 4 * runs + 2 * run

@@ -1,0 +1,140 @@
+"""The GPU's programs equal the specification: on a GPU where there is one, else in Triton's interpreter, on numpy.
+
+The interpreter runs the programs of a kernel one after the other, so it shows what each computes, and not whether they
+race: of that, `tiles.py` says why they do not, and `benchmarks/select_gpu.py` compares on the real thing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_kernels import instances
+
+import joulegrad as jg
+from joulegrad.kernels import NotFinite, Scores, reference
+
+pytest.importorskip("triton")
+from joulegrad.kernels import gpu
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(params=["all", "few"])
+def _sample(request, monkeypatch):
+    """A sample of everything; one so small, with so little room, that it misleads. Less of all that is slow here."""
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    monkeypatch.setattr(gpu, "SAMPLE", 1024 if request.param == "all" else 32)
+    if request.param == "few":
+        monkeypatch.setattr(gpu, "ERRORS", 0.5)
+        monkeypatch.setattr(gpu, "SPARE", 0)
+        monkeypatch.setattr(gpu, "ROOM", 4)
+        monkeypatch.setattr(gpu, "CROWD", 16)
+        monkeypatch.setattr(gpu, "LIST_BLOCK", 64)
+        monkeypatch.setattr(gpu, "BLOCK", 128)
+
+
+def there(scores: Scores) -> Scores:
+    return scores.to(DEVICE)
+
+
+@pytest.mark.usefixtures("_sample")
+def test_the_largest_are_the_references():
+    for name, scores, k in instances(11, 18, 100):
+        expected = reference.largest(scores, k)
+        assert torch.equal(gpu.largest(there(scores), k).cpu(), expected), name
+
+
+@pytest.mark.usefixtures("_sample")
+def test_all_that_reaches_a_threshold_is_the_references():
+    for name, scores, k in instances(12, 4, 60):
+        values = reference.values(scores)
+        for threshold in (float(values[len(values) // 2]), 0.0, 1e300):
+            for most in (None, k):
+                expected = reference.at_least(scores, threshold, most)
+                assert torch.equal(gpu.at_least(there(scores), threshold, most).cpu(), expected), (name, threshold)
+
+
+@pytest.mark.usefixtures("_sample")
+@pytest.mark.parametrize("_sample", ["few"], indirect=True)
+def test_every_count_of_a_few_entries_that_are_often_equal():
+    update = torch.tensor([0, 1, -1, 2, 0, 1, 2, -2, 0.5, 1, 1, 0, 0, 3, -1, 2, 1, 0.25, 2, 1])
+    layout = jg.Layout.from_shapes({"a": (3,), "b": (9,), "c": (8,)})
+    for model in (jg.Table({"a": 1.0, "b": 2.0, "c": 1.0}), jg.PerEntry(torch.arange(20) % 2 + 1.0)):
+        scores = Scores(update, 1, jg.Prices.of(model, layout))
+        for k in range(0, 22, 3):
+            assert torch.equal(gpu.largest(there(scores), k).cpu(), reference.largest(scores, k)), (model, k)
+
+
+def test_a_misled_search_begins_again_with_everything_and_a_crowded_one_goes_on(monkeypatch):
+    """The list is crowded where entries are equal, and has no room where the sample says nothing of them."""
+    for name, value in {"LIST_PROGRAMS": 2, "SAMPLE": 64, "ERRORS": 0.0, "SPARE": 0, "CROWD": 16}.items():
+        monkeypatch.setattr(gpu, name, value)
+    begun, narrowed = [], []
+    begin, narrow = gpu._Search.begin, gpu._Search.narrow
+    monkeypatch.setattr(gpu._Search, "begin", lambda self, *ranks: (begun.append(ranks), begin(self, *ranks)))
+    monkeypatch.setattr(gpu._Search, "narrow", lambda self: (narrowed.append(self), narrow(self)))
+    update = torch.where(torch.arange(3000) % 7 < 3, 1.0, torch.arange(3000) / 3000)
+    scores = Scores(update)
+    for k in (40, 900, 1200):
+        assert torch.equal(gpu.largest(there(scores), k).cpu(), reference.largest(scores, k))
+    assert (-1, -1) in begun
+    assert len(narrowed) > len(begun)
+
+
+@pytest.mark.usefixtures("_sample")
+@pytest.mark.parametrize("_sample", ["few"], indirect=True)
+def test_several_updates_at_once():
+    rng = np.random.default_rng(1)
+    layout = jg.Layout.from_shapes({"a": (97,), "b": (0,), "c": (204,)})
+    updates = torch.tensor(rng.standard_t(2, (3, 301)), dtype=torch.float32)
+    updates[1] = 0.5
+    for power, model in ((1, None), (2, jg.Table({"a": 1.0, "[bc]": 7.0})), (1, jg.PerEntry(torch.rand(301) + 1))):
+        prices = None if model is None else jg.Prices.of(model, layout)
+        for k in (0, 60, 301):
+            expected = torch.stack([reference.largest(Scores(one, power, prices), k) for one in updates])
+            assert torch.equal(gpu.largest(there(Scores(updates, power, prices)), k).cpu(), expected)
+    updates[2, 300] = np.nan
+    with pytest.raises(NotFinite):
+        gpu.largest(there(Scores(updates)), 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_ranked_as_it_is(dtype, monkeypatch):
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    for name, scores, k in instances(4, 5, 200):
+        half = scores._replace(update=scores.update.clamp(-6e4, 6e4).to(dtype))
+        assert torch.equal(gpu.largest(there(half), k).cpu(), reference.largest(half, k)), name
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_hides_a_nan(bad, monkeypatch):
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    for place, k, power in ((0, 1, 1), (299, 299, 2), (150, 20, 1), (7, 0, 1), (8, 300, 1)):
+        update = torch.zeros(300)
+        update[place] = bad
+        layout = jg.Layout.from_shapes({"w": (300,)})
+        prices = jg.Prices.of(jg.PerEntry(torch.full((300,), 1e30)), layout) if k == 20 else None
+        with pytest.raises(NotFinite):
+            gpu.largest(there(Scores(update, power, prices)), k)
+        with pytest.raises(NotFinite):
+            gpu.at_least(there(Scores(update, power, prices)), 1e30)
+
+
+def test_views_are_ranked_as_they_are(monkeypatch):
+    """Memory that is not aligned, not contiguous, of updates and of costs."""
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    update, costs = torch.randn(703, 2), torch.rand(703, dtype=torch.float64) + 0.5
+    layout = jg.Layout.from_shapes({"w": (300,)})
+    for view in (update[:, 1][1:301], update.flatten()[3:303], update.T[0][401:701]):
+        for cost in (costs[1:301], costs[5:605:2]):
+            scores = Scores(view, 1, jg.Prices(layout, cost, piecewise=False))
+            assert torch.equal(gpu.largest(there(scores), 30).cpu(), reference.largest(scores, 30))
+
+
+def test_more_entries_than_an_index_has_bits_for_are_the_references(monkeypatch):
+    monkeypatch.setattr(gpu, "MOST", 10)
+    monkeypatch.setattr(gpu, "_aligned", lambda scores: pytest.fail("not the reference"))
+    update = torch.randn(12)
+    assert torch.equal(gpu.largest(Scores(update), 3), reference.largest(Scores(update), 3))
+    assert torch.equal(gpu.at_least(Scores(update), 0.1), reference.at_least(Scores(update), 0.1))
