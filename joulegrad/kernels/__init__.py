@@ -80,13 +80,15 @@ def prefix_within(scores: Scores, k: int, joules: float) -> Tensor:
 
 def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
     """The most worth under both budgets, up to two entries, with a bound that no feasible set exceeds."""
-    device = scores.update.device
-    if chosen(torch.device("cpu"), scores.update.dtype) is reference:
+    if scores.update.dtype == torch.float64:
         return reference.budgeted(scores, k, joules)
     from joulegrad.kernels import dual
 
-    found = dual.budgeted(scores.to(torch.device("cpu")), k, joules)  # on a GPU, too: the search is the host's
-    return found._replace(indices=found.indices.to(device))
+    if scores.update.device.type == "cpu":
+        return dual.budgeted(scores, k, joules)
+    from joulegrad.kernels import afar
+
+    return dual.solved(afar.There(scores), scores, k, joules, largest, reference.merge)
 
 
 def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:
