@@ -134,7 +134,7 @@ def test_views_are_ranked_as_they_are(monkeypatch):
 
 def test_more_entries_than_an_index_has_bits_for_are_the_references(monkeypatch):
     monkeypatch.setattr(gpu, "MOST", 10)
-    monkeypatch.setattr(gpu, "_aligned", lambda scores: pytest.fail("not the reference"))
+    monkeypatch.setattr(gpu, "aligned", lambda scores: pytest.fail("not the reference"))
     update = torch.randn(12)
     assert torch.equal(gpu.largest(Scores(update), 3), reference.largest(Scores(update), 3))
     assert torch.equal(gpu.at_least(Scores(update), 0.1), reference.at_least(Scores(update), 0.1))

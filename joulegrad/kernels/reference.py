@@ -217,19 +217,19 @@ def finish(
     worth more than `ceiling`: where the set already is, nobody needs to look for that one.
     """
     prices = priced(scores)
-    mixed = _mixture(sides, k - len(sides.shared), joules, prices)
+    mixed = mixture(sides, k - len(sides.shared), joules, prices)
     beside, worth = max(((part, _worth(scores, part)) for part in (sides.under, mixed)), key=lambda pair: pair[1])
     chosen, worth, spent = merge(sides.shared, beside), sides.worth + worth, sides.energy + prices.exact(beside)
     if k and float(worth) < ceiling:
-        payable = _payable(scores, joules).worth
-        dominant = largest(payable, 1)
-        if (alone := _worth(payable, dominant)) > worth:
+        affordable = payable(scores, joules).worth
+        dominant = largest(affordable, 1)
+        if (alone := _worth(affordable, dominant)) > worth:
             chosen, worth, spent = dominant, alone, prices.exact(dominant)
     room = joules - float(spent)
     if len(chosen) < k and room >= prices.cheapest:
         update = scores.update.clone()
         update[chosen] = 0
-        left = _payable(scores._replace(update=update), room)
+        left = payable(scores._replace(update=update), room)
         ranked = largest(left, REACH)
         density, order = values_at(left, ranked).sort(descending=True, stable=True)
         added = _that_fit(ranked[order[density > 0]], k - len(chosen), joules, spent, prices)
@@ -242,7 +242,7 @@ def _worth(scores: Scores, indices: Tensor) -> Fraction:
     return exact.total(values_at(scores.worth, indices))
 
 
-def _payable(scores: Scores, joules: float) -> Scores:
+def payable(scores: Scores, joules: float) -> Scores:
     """The scores, 0 where an entry costs more than there is."""
     prices = priced(scores)
     if bool((prices.joules <= joules).all()):
@@ -251,7 +251,7 @@ def _payable(scores: Scores, joules: float) -> Scores:
     return scores._replace(update=update)
 
 
-def _mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
+def mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
     """Round the mixture of two sets that are optimal at the same λ, by what they do not share.
 
     Those entries' worth is λc + ν: dearer is worth more. So, of those sorted by cost, take the dearest run of
