@@ -94,7 +94,7 @@ def entry_price_at(
         return 0.0
     low, high = 0, bits_of(1e308, wide)
     while high - low > step:
-        middle = (low + high) >> 1
+        middle = low + ((high - low) >> 1)
         n, _ = counted(upto, spans, sizes, costs, power, price, double_of(middle, wide), surely, 0.0, one)
         if n > places or (surely and n == places):
             low = middle
@@ -119,7 +119,7 @@ def bracket(
 
     low, high = bits_of(least, wide), bits_of(most, wide)
     while high - low > step:  # the least price at which all that may be chosen is within
-        middle = (low + high) >> 1
+        middle = low + ((high - low) >> 1)
         price = double_of(middle, wide)
         entry = entry_price_at(*inner, price, more, True, step, one, wide)
         if counted(*inner, price, entry, False, errors, one)[1] > joules:
@@ -133,7 +133,7 @@ def bracket(
             top = low
     low, high = bits_of(least, wide), top
     while high - low > step:  # the largest price at which what is surely chosen is over
-        middle = (low + high) >> 1
+        middle = low + ((high - low) >> 1)
         price = double_of(middle, wide)
         entry = entry_price_at(*inner, price, fewer, False, step, one, wide)
         if counted(*inner, price, entry, True, errors, one)[1] > joules:
@@ -291,7 +291,7 @@ def cross(
                 kept += 1
         left = kept
         while high - low > 1:
-            middle = (low + high) >> 1
+            middle = low + ((high - low) >> 1)
             price = double_of(middle, wide)
             if price <= floor:
                 low = middle
@@ -333,7 +333,7 @@ def density_of(
     one, wide = np.empty(1, np.float32), np.empty(1)
     low, high = bits_of(floor, wide), bits_of(1e308, wide)
     while high - low > 1 << 44:
-        middle = (low + high) >> 1
+        middle = low + ((high - low) >> 1)
         n = 0.0
         for run in range(len(costs)):
             if costs[run] < np.inf:

@@ -34,9 +34,9 @@ from joulegrad.kernels.scores import NotFinite, Scores
 __all__ = ["budgeted"]
 
 SAMPLE = 1 << 16  # entries drawn
-TABLE, MOST_RUNS = 1 << 15, 256  # bins of all runs together
+TABLE, MOST_RUNS = 1 << 14, 256  # bins of all runs together
 FEW, LEVELS = 1 << 13, 5  # entries in doubt that the host is given, and how often it may look at bins before
-ENOUGH = 1 << 11  # bins of a run that tell a sample's keys apart well enough
+ENOUGH = 1 << 10  # bins of a run that tell a sample's keys apart well enough
 BLOCK, MOST_DIGITS = 1024, 8
 ERRORS = 4.5  # standard errors of a sample's count that are allowed for
 
@@ -452,15 +452,19 @@ def total(x: Doubles) -> Fraction:
     return exact.total(torch.from_numpy(np.ascontiguousarray(x)))
 
 
+KINDS = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64, np.dtype(np.float64): torch.float64}
+
+
 def sent(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
     """Arrays, flat, on the device, in one piece that no one waits for."""
-    places = np.cumsum([0, *(-(-a.nbytes // 64) * 64 for a in arrays)]).tolist()
-    whole = torch.empty(places[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
-    for a, at in zip(arrays, places, strict=False):
-        whole[at : at + a.nbytes] = torch.from_numpy(np.ascontiguousarray(a).reshape(-1).view(np.uint8))
-    whole = whole.to(device, non_blocking=True)
-    kinds = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64, np.dtype(np.float64): torch.float64}
-    return [whole[at : at + a.nbytes].view(kinds[a.dtype]) for a, at in zip(arrays, places, strict=False)]
+    sizes = [a.nbytes for a in arrays]
+    padding = np.zeros(64, np.uint8)
+    pieces = [piece for a in arrays for piece in (a.ravel().view(np.uint8), padding[: -a.nbytes % 64])]
+    whole = torch.from_numpy(np.concatenate(pieces))
+    if device.type == "cuda":
+        whole = whole.pin_memory().to(device, non_blocking=True)
+    parts = whole.split([n for size in sizes for n in (size, -size % 64)])[::2]
+    return [part.view(KINDS[a.dtype]) for part, a in zip(parts, arrays, strict=True)]
 
 
 def _state(listed: int) -> Ints:
