@@ -15,7 +15,7 @@ import joulegrad
 
 collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
 if importlib.util.find_spec("triton") is None:
-    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "tiles")]
+    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "priced", "tallies", "tiles")]
 elif not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its programs then run here, on numpy
 

@@ -6,16 +6,18 @@ race: of that, `tiles.py` says why they do not, and `benchmarks/select_gpu.py` c
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
-from test_kernels import instances
+from test_kernels import budgets, instances
 
 import joulegrad as jg
 from joulegrad.kernels import NotFinite, Scores, reference
 
 pytest.importorskip("triton")
-from joulegrad.kernels import gpu
+from joulegrad.kernels import gpu, priced
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -138,3 +140,88 @@ def test_more_entries_than_an_index_has_bits_for_are_the_references(monkeypatch)
     update = torch.randn(12)
     assert torch.equal(gpu.largest(Scores(update), 3), reference.largest(Scores(update), 3))
     assert torch.equal(gpu.at_least(Scores(update), 0.1), reference.at_least(Scores(update), 0.1))
+
+
+def same(scores, k, joules):
+    """Whether there was an answer; it is the reference's, to the last bit of the certificate."""
+    found, expected = priced.budgeted(there(scores), k, joules), reference.budgeted(scores, k, joules)
+    if found is None:
+        return False
+    assert torch.equal(found.indices.cpu(), expected.indices), (k, joules)
+    assert found[1:] == expected[1:], (k, joules)
+    return True
+
+
+@pytest.mark.parametrize(("sample", "few", "reach"), [(1 << 16, 1 << 13, 1024), (128, 16, 6)])
+def test_both_budgets_are_the_references_to_the_last_bit_of_the_certificate(sample, few, reach, monkeypatch):
+    """With a sample of everything; and with a small one, few bins, and room for few entries."""
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    monkeypatch.setattr(priced, "SAMPLE", sample)
+    monkeypatch.setattr(priced, "TABLE", 1024)
+    monkeypatch.setattr(priced, "FEW", few)
+    monkeypatch.setattr(reference, "REACH", reach)
+    rng, answered = np.random.default_rng(0), 0
+    for _, scores, k in instances(sample, 16, 200):
+        if scores.prices is not None and scores.prices.piecewise:
+            answered += sum(same(scores, k, joules) for joules in list(budgets(scores, k, rng))[1::2])
+    assert answered >= 3
+
+
+def heavy(d, layers, power, seed=3):
+    rng = np.random.default_rng(seed)
+    layout = jg.Layout.from_shapes({f"l{i}": (d // layers,) for i in range(layers)})
+    update = torch.tensor(rng.standard_t(3, layout.size) * rng.lognormal(0, 1), dtype=torch.float32)
+    costs = jg.Table({s.name: (5.0, 5.0, 0.3)[i % 3] for i, s in enumerate(layout.segments)})
+    return Scores(update, power, jg.Prices.of(costs, layout))
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_heavy_tailed_update_is_answered(power, monkeypatch):
+    """Whether the joules bind, the count, both, or neither."""
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    monkeypatch.setattr(priced, "SAMPLE", 2048)
+    monkeypatch.setattr(priced, "TABLE", 8192)
+    scores = heavy(9000, 3, power)
+    for share in (0.5, 0.95, 2.0):
+        energy = scores.prices.total(reference.largest(scores.worth, 900))
+        assert same(scores, 900, share * energy), share
+
+
+@pytest.mark.parametrize("reach", [8, 40, 9000])
+def test_what_is_left_over_goes_to_the_best_that_it_still_pays(reach, monkeypatch):
+    """From the list, while it is long enough; else from the update."""
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    monkeypatch.setattr(priced, "SAMPLE", 8192)
+    monkeypatch.setattr(priced, "TABLE", 8192)
+    monkeypatch.setattr(reference, "REACH", reach)
+    ways = []
+    for way in ("next_best", "searched"):
+        usual = getattr(priced._Choice, way)
+        note = lambda self, *given, way=way, usual=usual: (ways.append(way), usual(self, *given))[1]  # noqa: E731
+        monkeypatch.setattr(priced._Choice, way, note)
+    scores = heavy(9000, 3, 1)
+    for joules in (300.25, 301.3, 302.9):
+        assert same(scores, 9000, joules)
+    assert "next_best" in ways
+    assert ("searched" in ways) == (reach == 9000)
+
+
+def test_neither_budget_hides_a_nan(monkeypatch):
+    monkeypatch.setattr(gpu, "LIST_PROGRAMS", 2)
+    monkeypatch.setattr(priced, "TABLE", 1024)
+    scores = heavy(300, 2, 1)
+    scores.update[299] = np.inf
+    with pytest.raises(NotFinite):
+        priced.budgeted(there(scores), 30, 30.0)
+
+
+def test_what_two_floats_cannot_tell_is_said():
+    """A sum is compared with the joules as if it were exact: to the last bit, or not at all."""
+    crossing = pytest.importorskip("joulegrad.kernels.crossing")
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        costs, counts = rng.lognormal(0, 3, 5), rng.integers(0, 1 << 30, 5)
+        energy = sum(int(n) * Fraction(float(c)) for n, c in zip(counts, costs, strict=True))
+        for joules in (float(energy), np.nextafter(float(energy), 0), np.nextafter(float(energy), np.inf)):
+            assert crossing.over(counts, costs, joules) in (int(float(energy) > joules), -1)
+    assert crossing.over(np.array([1, 1]), np.array([1.0, 2.0**-53]), 1.0) == -1

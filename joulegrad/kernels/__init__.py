@@ -3,6 +3,7 @@
 reference    the specification: slow, obvious, plain torch on any device
 cpu          numba: about two readings of the update
 gpu          Triton: the same, where there is a GPU of NVIDIA's and Triton is installed
+dual         both budgets, by a search on the CPU; afar and priced are its ways to an update that is on a GPU
 
 Every kernel returns the reference's result, to the bit, on every input; `chosen` says which one serves a device.
 """
@@ -86,6 +87,11 @@ def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
 
     if scores.update.device.type == "cpu":
         return dual.budgeted(scores, k, joules)
+    if chosen(scores.update.device) is not reference:
+        from joulegrad.kernels import priced
+
+        if (found := priced.budgeted(scores, k, joules)) is not None:
+            return found
     from joulegrad.kernels import afar
 
     return dual.solved(afar.There(scores), scores, k, joules, largest, reference.merge)

@@ -1,9 +1,9 @@
 """The price of energy from counts: the host's part of meeting both budgets on a GPU, compiled.
 
-Of each run of equal cost the best set at a price λ holds what is worth at least θ = λc + ν, where the entry price ν is the
-least that leaves no more than k. `bracket` finds prices between which the energy crosses the budget, and the keys that
-are in doubt between them, from counts in bins; `cross` finds the very two floats, among the entries in doubt. What it
-takes for certain of all others it checks at each price that it tries.
+Of each run of equal cost the best set at a price λ holds what is worth at least θ = λc + ν, where the entry price ν is
+the least that leaves no more than k. From counts in bins, `bracket` finds prices between which the energy crosses the
+budget, and the keys that are in doubt between them; `cross` finds the very two floats, among the entries in doubt. What
+it takes for certain of all others it checks at each price that it tries.
 
 Counts in bins bound: an entry of θ's own bin may reach θ or not. Those of a sample may be off by some standard errors
 besides.
@@ -35,21 +35,21 @@ def key_near(worth: float, power: int, one: Any) -> int:
 
 
 @jit
-def double_of(bits: int, one: Any) -> float:
+def double_of(bits: int, one: Any) -> Any:
     """The float64 that has these bits; `one` is room for it."""
     one.view(np.int64)[0] = bits
     return one[0]
 
 
 @jit
-def bits_of(x: float, one: Any) -> int:
+def bits_of(x: float, one: Any) -> Any:
     """The bits of a float64; `one` is room for it."""
     one[0] = x
     return one.view(np.int64)[0]
 
 
 @jit
-def reaching(upto: Doubles, spans: Ints, sizes: Ints, run: int, key: int, surely: bool) -> float:
+def reaching(upto: Doubles, spans: Ints, sizes: Ints, run: int, key: int, surely: bool) -> Any:
     """How many entries of a run surely reach a key that is known up to one, or how many may.
 
     upto[run, b]: how many have keys in bin b or above. Where no key is in doubt, that is all there is to say.
@@ -89,18 +89,21 @@ def entry_price_at(
     upto: Doubles, spans: Ints, sizes: Ints, costs: Doubles, power: int, price: float, places: float, surely: bool,
     step: int, one: Any, wide: Any,
 ) -> float:  # fmt: skip
-    """A bound of ν at a price, within `step` between the bits of floats: from below if `surely`, else from above."""
-    if counted(upto, spans, sizes, costs, power, price, 0.0, surely, 0.0, one)[0] <= places:
+    """A bound of ν at a price, within `step` between the bits of floats: from below if `surely`, else from above.
+
+    ν is the least that the best entries leave where they fill all places, and 0 where they do not.
+    """
+    if counted(upto, spans, sizes, costs, power, price, 0.0, surely, 0.0, one)[0] < places:
         return 0.0
     low, high = 0, bits_of(1e308, wide)
     while high - low > step:
         middle = low + ((high - low) >> 1)
         n, _ = counted(upto, spans, sizes, costs, power, price, double_of(middle, wide), surely, 0.0, one)
-        if n > places or (surely and n == places):
+        if n >= places:
             low = middle
         else:
             high = middle
-    return double_of(low if surely else high, wide)
+    return np.float64(double_of(low if surely else high, wide))
 
 
 @jit
@@ -343,4 +346,4 @@ def density_of(
             low = middle
         else:
             high = middle
-    return double_of(low, wide)
+    return np.float64(double_of(low, wide))

@@ -50,7 +50,7 @@ class Unanswered(Exception):
 
 
 def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted | None:
-    """The most worth under both budgets, with its certificate: the reference's, to the bit; None where it is not found."""
+    """The most worth under both budgets, with its certificate: the reference's, to the bit; None if it is not found."""
     prices = reference.priced(scores)
     if not prices.piecewise or prices.finer is not None or k < 1 or len(scores.update) > gpu.MOST:
         return None
@@ -90,6 +90,7 @@ class _Few(NamedTuple):
     run: Ints
 
     def some(self, which: Any) -> _Few:
+        """Some of them."""
         return _Few(self.at[which], self.w[which], self.run[which])
 
 
@@ -189,9 +190,13 @@ class _Search:
         bins = self.found
         for _ in range(LEVELS):
             keys, self.least, self.most = self.bracket(bins, 1.0, 0.0)
-            bounds, below, self.above = bins.settle(keys)
-            self.below = below
-            if (below - self.above).sum() <= FEW:
+            bounds, self.below, self.above = bins.settle(keys)
+            for reach in 2 ** np.arange(12):  # the last to be chosen is wanted among the few, since it has the price ν
+                if self.above.sum() < self.k:
+                    break
+                wider = np.where(self.payable, bounds[1] + (reach << bins.spans[2]), bounds[1])
+                bounds, self.below, self.above = bins.settle(np.stack([bounds[0], wider]))
+            if (self.below - self.above).sum() <= FEW:
                 return bounds
             spans = self.spans(bounds)
             if not (spans[2] < bins.spans[2]).any():
@@ -285,16 +290,8 @@ class _Choice:
         search, few = self.search, self.few
         certain, shared = int(search.above.sum()), self.over & self.within
         energy = self.energy(search.above) + self.energy(self.by_run(shared))
-        sides = reference.Sides(
-            torch.from_numpy(few.at[shared]),
-            Fraction(0),
-            energy,
-            torch.from_numpy(few.at[self.over & ~shared]),
-            torch.from_numpy(few.at[self.within & ~shared]),
-        )
-        mixed = reference.mixture(sides, search.k - certain - int(shared.sum()), search.joules, self.home)
-        alone = self.within & ~shared, np.isin(few.at, mixed.numpy())
-        beside = max(alone, key=lambda part: total(few.w[part]))
+        mixed = self.mixture(search.k - certain - int(shared.sum()), energy)
+        beside = max((self.within & ~shared, mixed), key=lambda part: total(few.w[part]))
         self.chosen = shared | beside
         chosen, spent = few.some(self.chosen), energy + self.energy(self.by_run(beside))
         self.undominated(chosen)
@@ -304,6 +301,28 @@ class _Choice:
             order = np.argsort(at := np.concatenate([chosen.at, added.at]))
             return self.certified(at[order], np.concatenate([chosen.w, added.w]))
         return self.certified(chosen.at, chosen.w)
+
+    def mixture(self, room: int, energy: Fraction) -> Any:
+        """As `reference.finish` does: of the entries of one side alone, the dearest consecutive ones that fit."""
+        joules, loose = self.search.joules, np.flatnonzero(self.over ^ self.within)
+        cost = self.search.costs[self.few.run[loose]]
+        order = cost.argsort(kind="stable")
+        loose, cost = loose[order], cost[order]
+        n, left = min(room, len(loose)), joules - float(energy)
+        upto = np.concatenate([[0.0], cost.cumsum()])
+        runs = upto[n:] - upto[: len(upto) - n]
+        fitting = int(np.searchsorted(runs, left, side="right"))
+        if fitting > 0:
+            start = int(np.searchsorted(runs, runs[fitting - 1]))
+            picked, paid = loose[start : start + n], cost[start : start + n]
+        else:
+            n = int(np.searchsorted(upto, left, side="right")) - 1
+            picked, paid = loose[:n], cost[:n]
+        while len(picked) and float(energy + total(paid)) > joules:  # for the last bit of the sums
+            picked, paid = picked[:-1], paid[:-1]
+        chosen = np.zeros(len(self.over), np.bool_)
+        chosen[picked] = True
+        return chosen
 
     def by_run(self, which: Any) -> Ints:
         """How many of the few lie in each run."""
@@ -385,8 +404,8 @@ class _Choice:
     def emitted(self, others: Ints) -> Tensor:
         """The indices of the certain entries and of others, in order."""
         search, plan = self.search, self.search.plan
-        marks = np.repeat(self.bounds[[1, 1]], 2, axis=1).astype(np.int32)
-        marks, named = sent(search.device, marks, others.astype(np.int32))
+        bounds = np.repeat(self.bounds[[1, 1]], 2, axis=1)
+        marks, named = sent(search.device, bounds.astype(np.int32), others.astype(np.int32))
         out = torch.empty(1, int(search.above.sum()) + len(others), dtype=torch.int64, device=search.device)
         starts = torch.searchsorted(named, plan.starts, out_int32=True)
         search.words.zero_()
@@ -438,7 +457,8 @@ def unit(lowest: int) -> Fraction:
 
 def exponent(x: Doubles) -> Ints:
     """As float64 holds it, 1 at least."""
-    return np.maximum(np.ascontiguousarray(x).view(np.int64) >> 52 & 2047, 1)
+    found: Ints = np.maximum(np.ascontiguousarray(x).view(np.int64) >> 52 & 2047, 1)
+    return found
 
 
 def worth(keys: NDArray[Any], power: int) -> Doubles:

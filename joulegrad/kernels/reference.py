@@ -217,7 +217,7 @@ def finish(
     worth more than `ceiling`: where the set already is, nobody needs to look for that one.
     """
     prices = priced(scores)
-    mixed = mixture(sides, k - len(sides.shared), joules, prices)
+    mixed = _mixture(sides, k - len(sides.shared), joules, prices)
     beside, worth = max(((part, _worth(scores, part)) for part in (sides.under, mixed)), key=lambda pair: pair[1])
     chosen, worth, spent = merge(sides.shared, beside), sides.worth + worth, sides.energy + prices.exact(beside)
     if k and float(worth) < ceiling:
@@ -251,7 +251,7 @@ def payable(scores: Scores, joules: float) -> Scores:
     return scores._replace(update=update)
 
 
-def mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
+def _mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
     """Round the mixture of two sets that are optimal at the same λ, by what they do not share.
 
     Those entries' worth is λc + ν: dearer is worth more. So, of those sorted by cost, take the dearest run of

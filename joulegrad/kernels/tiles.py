@@ -443,8 +443,8 @@ def emit(
 ):  # fmt: skip
     """Write the indices of what ranks at the k-th or before it, in order; −1 everywhere where there is no answer.
 
-    Reads 4 bytes an entry (12 with a cost an entry) and writes 8 for each that it keeps. On demand it keeps others, too,
-    that are named by their indices: a list, and where in it each tile's begin.
+    Reads 4 bytes an entry (12 with a cost an entry) and writes 8 for each that it keeps. On demand it keeps others that
+    are named by their indices, too: a list, and where in it each tile's begin.
     """
     row, tiles = tl.program_id(1).to(tl.int64), tl.num_programs(0)
     g += row * size
