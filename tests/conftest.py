@@ -15,7 +15,7 @@ WRITER = Path("shared") / "data" / "cifar10" / "cifar10.py"  # beside the checko
 
 @pytest.fixture(scope="session")
 def cifar10(tmp_path_factory):
-    """The real CIFAR-10 in its official layout; where it must be there, as in CI, the root's conftest.py fails a skip."""
+    """The real CIFAR-10 in its official layout; in CI the root conftest.py fails a skip."""
     if (OURS / "cifar-10-batches-py").is_dir():
         return OURS
     writer = next((folder / WRITER for folder in ROOT.parents if (folder / WRITER).is_file()), None)
