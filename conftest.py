@@ -13,7 +13,10 @@ import torch
 
 import joulegrad
 
-collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
+collect_ignore = [
+    "tests/fuzz_wire.py",  # `make fuzz` runs it, and needs atheris
+    "tests/compile_for_gpu.py",  # test_gpu.py runs it, in a process of its own
+]
 if importlib.util.find_spec("triton") is None:
     collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "priced", "tallies", "tiles")]
 elif not torch.cuda.is_available():

@@ -46,6 +46,26 @@ def test_an_aim_that_is_missed_is_said_to_be(monkeypatch):
     assert fast.line() == "| a over b | at least 4 | 4 to 4.01 | none |"
 
 
+def test_what_a_gpu_measured_is_shown_as_far_as_it_came(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    assert tables.on_a_gpu().startswith("Not measured")
+    head = {"date": "2026-11-19T21:00", "gpu": "A GPU", "cpu": "A CPU", "cores": 16, "python": "3.12", "torch": "2.11"}
+    head |= {"triton": "3.6", "numba": "0.6", "cuda": "13.0", "repeats": 5, "entries": 1_000_000}
+    methods = {"CWMP": 1e-4, "torch.topk": 3.2e-4, "one reading": 2e-5, "one reading, as a graph": 1e-6}
+    rows = [{"case": {"input": "update", "density": 0.01}, "method": m, "seconds": t} for m, t in methods.items()]
+    rows += [{"case": {"input": "two budgets", "density": 0.2}, "method": "CWMP", "seconds": 2e-4}]
+    found = {"header": head, "checks": [{"cases": 7, "different": 0}, {"cases": 5, "different": 1}], "rows": rows}
+    (tmp_path / "select_gpu.json").write_text(json.dumps(found))
+    shown = tables.on_a_gpu()
+    assert "12 times, and differed 1 times" in shown
+    assert "1 µs (4,000 GB/s)" in shown
+    assert "| update: torch.topk | 320 (3.2) | — |" in shown
+    assert "| two budgets: CWMP | — | 200 |" in shown
+
+
 def test_a_picture_of_other_results_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import tables

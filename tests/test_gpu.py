@@ -6,7 +6,11 @@ race: of that, `tiles.py` says why they do not, and `benchmarks/select_gpu.py` c
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,3 +229,47 @@ def test_what_two_floats_cannot_tell_is_said():
         for joules in (float(energy), np.nextafter(float(energy), 0), np.nextafter(float(energy), np.inf)):
             assert crossing.over(counts, costs, joules) in (int(float(energy) > joules), -1)
     assert crossing.over(np.array([1, 1]), np.array([1.0, 2.0**-53]), 1.0) == -1
+
+
+def test_the_doctor_says_which_kernels_a_gpu_would_have(monkeypatch):
+    from joulegrad import kernels
+    from joulegrad.lab import doctor
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    monkeypatch.setattr(kernels, "chosen", lambda device: gpu)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    said = {fact.name: fact.found for fact in doctor._gpu()}
+    assert said["selection on a GPU"].startswith("kernels.gpu on A GPU, compiled by Triton 3.")
+    assert said["both budgets on a GPU"].startswith("kernels.priced")
+    monkeypatch.setattr(kernels, "chosen", lambda device: reference)
+    assert "for want of Triton" in next(doctor._gpu()).found
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "for NVIDIA's" in next(doctor._gpu()).found
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "without CUDA" in next(doctor._gpu()).found
+
+
+def test_who_serves_both_budgets(monkeypatch):
+    """The kernels where they have an answer, else the search on the CPU, which asks for the entries in doubt."""
+    from joulegrad import kernels
+
+    scores, asked = heavy(600, 2, 1), []
+    expected = reference.budgeted(scores, 60, 100.0)
+    monkeypatch.setattr(kernels, "_of", lambda update: gpu)
+    monkeypatch.setattr(priced, "budgeted", lambda *given: asked.append(given))
+    found = kernels.budgeted(scores, 60, 100.0)
+    assert torch.equal(found.indices, expected.indices)
+    assert found[1:] == expected[1:]
+    assert asked == [(scores, 60, 100.0)]
+    monkeypatch.setattr(priced, "budgeted", lambda *given: expected)
+    assert kernels.budgeted(scores, 1, 1.0) is expected
+
+
+def test_a_gpu_would_run_them(tmp_path):
+    """They compile, down to a GPU's machine code; the interpreter takes more than the compiler does."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, str(Path(__file__).parent / "compile_for_gpu.py")]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("bytes") == 19

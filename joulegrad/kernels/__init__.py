@@ -85,13 +85,13 @@ def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
         return reference.budgeted(scores, k, joules)
     from joulegrad.kernels import dual
 
-    if scores.update.device.type == "cpu":
-        return dual.budgeted(scores, k, joules)
-    if chosen(scores.update.device) is not reference:
+    if _of(scores.update).__name__ == "joulegrad.kernels.gpu":
         from joulegrad.kernels import priced
 
         if (found := priced.budgeted(scores, k, joules)) is not None:
             return found
+    if scores.update.device.type == "cpu":
+        return dual.budgeted(scores, k, joules)
     from joulegrad.kernels import afar
 
     return dual.solved(afar.There(scores), scores, k, joules, largest, reference.merge)

@@ -1,7 +1,7 @@
 """Both budgets for an update that is not on the CPU: the search is the CPU's, and asks only for the entries in doubt.
 
 What a price of energy may choose is told apart where the update is, in plain torch: some twenty readings, no kernel of
-our own. A few bytes of each entry that may be chosen are copied, twelve to twenty, and nothing of any other.
+our own. Of each entry that may be chosen 24 bytes are copied, its place, worth and cost, and nothing of any other.
 """
 
 from __future__ import annotations

@@ -407,9 +407,9 @@ class _Choice:
         bounds = np.repeat(self.bounds[[1, 1]], 2, axis=1)
         marks, named = sent(search.device, bounds.astype(np.int32), others.astype(np.int32))
         out = torch.empty(1, int(search.above.sum()) + len(others), dtype=torch.int64, device=search.device)
-        starts = torch.searchsorted(named, plan.starts, out_int32=True)
+        beside = (named, torch.searchsorted(named, plan.starts, out_int32=True)) if len(others) else None
         search.words.zero_()
-        gpu.emit(plan, search.scores, search.state, marks, search.words, out, (named, starts))
+        gpu.emit(plan, search.scores, search.state, marks, search.words, out, beside)
         self.marks = marks
         return out.squeeze(0)
 
