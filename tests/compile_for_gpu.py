@@ -6,6 +6,8 @@ everywhere.
 
 from __future__ import annotations
 
+import sys
+
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -30,7 +32,7 @@ def compiled(program, warps, kinds=None, **constants):
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(program, signature, {(names.index(name),): of for name, of in constants.items()}, aligned)
     found = triton.compile(source, target=HOPPER, options={"num_warps": warps})
-    print(program.__name__, constants, len(found.asm["cubin"]), "bytes")
+    sys.stdout.write(f"{program.__name__} {constants}: {len(found.asm['cubin'])} bytes\n")
 
 
 for power, each in ((1, False), (2, True)):
