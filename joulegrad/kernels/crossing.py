@@ -347,3 +347,41 @@ def density_of(
         else:
             high = middle
     return np.float64(double_of(low, wide))
+
+
+@jit
+def settled(keys: Ints, spans: Ints, upto: Doubles, counts: Ints) -> Ints:
+    """Pairs of keys, a pair a run, moved outwards to the bounds of bins; to `counts`, how many entries reach each."""
+    out = np.empty_like(keys)
+    for run in range(keys.shape[1]):
+        low, high, shift = spans[0, run], spans[1, run], spans[2, run]
+        first = (min(max(keys[0, run], low), high) - low) >> shift
+        last = (min(max(keys[1, run], low), high) - low + (1 << shift) - 1) >> shift
+        last = min(last, upto.shape[1] - 1)
+        out[0, run], out[1, run] = low + (first << shift), min(low + (last << shift), high)
+        counts[0, run], counts[1, run] = np.int64(upto[run, first]), np.int64(upto[run, last])
+    return out
+
+
+@jit
+def spans_of(bounds: Ints, bins: int) -> Ints:
+    """Bounds of keys, and the bits to drop so that each run has bins enough."""
+    out = np.empty((3, bounds.shape[1]), np.int64)
+    out[:2] = bounds
+    for run in range(bounds.shape[1]):
+        shift = 0
+        while (bounds[1, run] - bounds[0, run] - 1) >> shift >= bins:
+            shift += 1
+        out[2, run] = shift
+    return out
+
+
+@jit
+def within(keys: Ints, payable: Any) -> None:
+    """Keep keys between the least of a number and that of infinity, in order; of runs that nobody can pay, none."""
+    for run in range(keys.shape[1]):
+        if payable[run]:
+            keys[0, run] = min(max(keys[0, run], 1), np.int64(passes.SPECIAL))
+            keys[1, run] = min(max(keys[1, run], keys[0, run]), np.int64(passes.SPECIAL))
+        else:
+            keys[:, run] = np.int64(passes.SPECIAL)

@@ -73,13 +73,9 @@ class _Bins(NamedTuple):
 
     def settle(self, keys: Ints) -> tuple[Ints, Ints, Ints]:
         """Pairs of keys moved outwards to the bounds of bins; how many entries reach each."""
-        low, high, shift = self.spans
-        runs = np.arange(len(low))
-        first = (np.clip(keys[0], low, high) - low) >> shift
-        last = (np.clip(keys[1], low, high) - low + (1 << shift) - 1) >> shift
-        last = np.minimum(last, self.upto.shape[1] - 1)
-        bounds = np.stack([low + (first << shift), np.minimum(low + (last << shift), high)])
-        return bounds, self.upto[runs, first].astype(np.int64), self.upto[runs, last].astype(np.int64)
+        counts = np.empty_like(keys)
+        bounds: Ints = crossing.settled(keys, self.spans, self.upto, counts)
+        return bounds, counts[0], counts[1]
 
 
 class _Few(NamedTuple):
@@ -231,20 +227,18 @@ class _Search:
     def bracket(self, bins: _Bins, share: float, errors: float) -> tuple[Ints, float, float]:
         """Keys in doubt and prices around the crossing, as counts in bins say."""
         keys = np.empty((2, self.plan.runs), np.int64)
-        in_doubt = bins.spans[0] < bins.spans[1]
-        finest = int(bins.spans[2][in_doubt].min(initial=31))
+        finest = int(bins.spans[2].min(where=bins.spans[0] < bins.spans[1], initial=31))
         least, most = crossing.bracket(
             bins.upto, bins.spans, self.sizes, self.costs, self.power, self.k * share, self.joules * share, errors,
             self.least, self.most, min(max(26 - finest, 4), 50), keys,
         )  # fmt: skip
-        keys = np.where(self.payable, np.clip(keys, 1, SPECIAL), SPECIAL)
-        return np.maximum(keys, keys[0]), least, most
+        crossing.within(keys, self.payable)
+        return keys, least, most
 
     def spans(self, bounds: Ints) -> Ints:
         """Bounds of keys, and the bits to drop so that each run has bins enough."""
-        widths = np.maximum(bounds[1] - bounds[0], 1)
-        shift = np.maximum(np.ceil(np.log2(widths / self.bins)), 0).astype(np.int64)
-        return np.concatenate([bounds, shift[None]])
+        found: Ints = crossing.spans_of(bounds, self.bins)
+        return found
 
     def upto(self, spans: Ints, found: _Board, above: Ints) -> _Bins:
         """From counts in bins: how many entries have keys in each bin or above."""
@@ -477,14 +471,15 @@ KINDS = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64, np.dt
 
 def sent(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
     """Arrays, flat, on the device, in one piece that no one waits for."""
-    sizes = [a.nbytes for a in arrays]
-    padding = np.zeros(64, np.uint8)
-    pieces = [piece for a in arrays for piece in (a.ravel().view(np.uint8), padding[: -a.nbytes % 64])]
-    whole = torch.from_numpy(np.concatenate(pieces))
-    if device.type == "cuda":
-        whole = whole.pin_memory().to(device, non_blocking=True)
-    parts = whole.split([n for size in sizes for n in (size, -size % 64)])[::2]
-    return [part.view(KINDS[a.dtype]) for part, a in zip(parts, arrays, strict=True)]
+    places = [0]
+    for a in arrays:
+        places.append(places[-1] + -(-a.nbytes // 64) * 64)
+    whole = torch.empty(places[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    memory = whole.numpy()
+    for a, at in zip(arrays, places, strict=False):
+        memory[at : at + a.nbytes] = a.ravel().view(np.uint8)
+    whole = whole.to(device, non_blocking=True)
+    return [whole[at : at + a.nbytes].view(KINDS[a.dtype]) for a, at in zip(arrays, places, strict=False)]
 
 
 def _state(listed: int) -> Ints:
