@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 import joulegrad
-from joulegrad import LayerType, TopK
+from joulegrad import LayerType, TopK, profiles
 from joulegrad.compressor import Compressor, is_count
 from joulegrad.cost import Cost, is_finite
 from joulegrad.lab import naming, notation
@@ -253,6 +253,7 @@ OPERATORS = {
     if inspect.isclass(value := getattr(joulegrad, name)) and dataclasses.is_dataclass(value)
     if hasattr(value, "init") or hasattr(value, "joules")
 }
+OPERATORS |= {kind.__name__: kind for kind in (profiles.DeviceProfile, profiles.LinkProfile, profiles.Quantity)}
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Mapping: "a table"}
 
 
