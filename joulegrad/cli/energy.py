@@ -21,17 +21,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
 PROFILES_EXAMPLES = """\b
 Examples:
-  joulegrad profiles                             all devices and links, in a line each
-  joulegrad profiles rpi4                        every figure: value, range, grade, source
-  joulegrad profiles rpi4 --toml > mine.toml     to begin a profile of your own
-  joulegrad profiles mine.toml
+  joulegrad profiles                         devices and links, in a line each
+  joulegrad profiles rpi4                    value, range, grade and source
+  joulegrad profiles rpi4 --toml > my.toml   to begin a profile of your own
+  joulegrad profiles my.toml
 """
 
 
 @app.command(epilog=PROFILES_EXAMPLES)
 def profiles(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="Of profiles, or files of your own.")
+        list[str] | None, typer.Argument(metavar="NAME|FILE", help="Of profiles, or files of your own.")
     ] = None,
     as_toml: Annotated[bool, typer.Option("--toml", help="Print a profile as its file.")] = False,
     as_json: AsJson = False,
@@ -133,7 +133,7 @@ PLAN_EXAMPLES = """\b
 Examples:
   joulegrad plan resnet18 --device rpi4 --link wifi-rpi4
   joulegrad plan resnet18 --device phone --link lte-2012 --battery "10 Wh"
-  joulegrad plan mlp --data digits --device esp32 --link wifi-esp32 --samples 50
+  joulegrad plan mlp --data digits --device esp32 --link wifi-esp32
   joulegrad plan mine:net --shape 1x28x28 --classes 10 --device mine.toml
   joulegrad plan vgg11 --boundary system --toml vgg.toml --picture vgg.png
 """

@@ -142,7 +142,7 @@ def parsed(text: str, unit: str) -> float:
         joulegrad.profiles.quantity.ProfileError: '3000 mAh': unit is 'mAh', which is no unit of energy; did you mean
         'mJ'? Allowed: J, mJ, kJ, MJ, Wh, kWh
     """
-    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(\S.*?)\s*", text)
+    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s\d.].*?)\s*", text)
     try:
         value = float(found.group(1)) if found else math.nan
     except ValueError:
