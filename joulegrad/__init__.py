@@ -3,6 +3,7 @@
 layout       where each parameter lies in one flat vector
 sparse       the one thing that travels
 cost         joules per entry
+profiles     devices and links as data
 selection    what to send
 feedback     what to remember
 state        saving what is remembered
@@ -12,7 +13,7 @@ aggregate    many sparse updates into one dense vector
 
 from joulegrad.aggregate import Mean, mean
 from joulegrad.compressor import Compressor, Rule
-from joulegrad.cost import Cost, LayerType, PerEntry, Prices, Table, Uniform, joules_of
+from joulegrad.cost import Cost, Device, LayerType, PerEntry, Prices, Table, Uniform, joules_of
 from joulegrad.feedback import (
     ErrorFeedback,
     MomentumCorrection,
@@ -36,6 +37,7 @@ __all__ = [
     "Codes",
     "Compressor",
     "Cost",
+    "Device",
     "ErrorFeedback",
     "LayerType",
     "Layout",

@@ -15,7 +15,22 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-__all__ = ["Mode", "Run", "Sweep", "bill", "cut", "duration", "line", "percent", "progress", "summary", "table"]
+__all__ = [
+    "Mode",
+    "Run",
+    "Sweep",
+    "bill",
+    "breakdown",
+    "cut",
+    "duration",
+    "line",
+    "percent",
+    "plan",
+    "progress",
+    "quantity",
+    "summary",
+    "table",
+]
 
 Mode = Literal["text", "json", "quiet"]
 LOGGED = ("accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "entries", "cost", "starved_layers")
@@ -212,3 +227,72 @@ def _writer(folder: Path) -> Any:
     except ImportError:
         raise ValueError("--tensorboard needs tensorboard: pip install tensorboard") from None
     return SummaryWriter(str(folder), purge_step=1)  # of a run that goes on, all rounds are logged again
+
+
+def quantity(value: float, unit: str) -> str:
+    """A figure in three digits, with a prefix where its unit takes one.
+
+    Example:
+        >>> quantity(3.3e10, "FLOP/s"), quantity(0.0144, "W"), quantity(0.95, "pJ/bit")
+        ('33.0 GFLOP/s', '14.4 mW', '0.95 pJ/bit')
+    """
+    if unit in ("pJ/bit", "nJ/bit"):
+        return f"{value:,.3g} {unit}" if value < 1e3 else f"{value / 1e3:,.3g} {'nJ' if unit[0] == 'p' else 'µJ'}/bit"
+    if unit == "B":
+        for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+            if value >= size:
+                return f"{value / size:.4g} {name}"
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m")):
+        if value >= scale:
+            return f"{value / scale:#.3g}".rstrip(".") + f" {prefix}{unit}"
+    return f"{value * 1e6:.3g} µ{unit}" if value else f"0 {unit}"
+
+
+def plan(console: Console, model: str, found: Any) -> None:
+    """What a plan has found: a dense round by phases, and the ways side by side."""
+    from joulegrad.lab.verdict import WORDS
+
+    setting, dense, wide = found.setting, found.dense, console.width >= 100
+    speed = quantity(found.link.up_bits_per_second.value, "bit/s")
+    console.print(
+        f"{escape(model)}: {found.layout.size:,} parameters, {quantity(found.rehearsal.flops, 'FLOP')} an example; "
+        f"{escape(found.device.name)} over {escape(found.link.name)} at {speed}; {setting.samples:,} examples, "
+        f"{setting.epochs} epoch{'s' * (setting.epochs != 1)} a round; boundary: {setting.boundary}",
+        highlight=False,
+        width=min(console.width, 100),
+    )
+    shown = table("a round that sends everything", "joules", "from", "to", "share")
+    for phase, joules in dense.phases.items():
+        low, value, high = (quantity(x, "J") for x in joules)
+        shown.add_row(WORDS[phase], value, low, high, percent(joules.value / dense.joules.value))
+    low, value, high = (quantity(x, "J") for x in dense.joules)
+    shown.add_row("all of it", value, low, high, "", style="bold")
+    console.print(shown)
+    battery, medium = setting.joules is not None, console.width >= 72
+    heads = ["density", "bytes up", *(["time up", "select", "encode"] if wide else []), *(["send"] if medium else [])]
+    heads += ["a round", *(["from", "to"] if wide else []), "saves", *(["rounds"] if battery else [])]
+    shown = table("sends", *heads)
+    for way in found.ways:
+        inner = [way.phases[p].value for p in ("select", "encode", "uplink")]
+        cells = [f"{100 * way.density:g}%", quantity(way.bytes, "byte").replace("byte", "B")]
+        if wide:
+            cells += [quantity(way.seconds, "s"), *(quantity(x, "J") for x in inner[:2])]
+        cells += [*([quantity(inner[2], "J")] if medium else []), quantity(way.joules.value, "J")]
+        if wide:
+            cells += [quantity(way.joules.low, "J"), quantity(way.joules.high, "J")]
+        cells.append("" if way is dense else percent(found.saving(way)))
+        if (rounds := found.rounds_on_battery(way)) is not None:
+            cells.append(f"{rounds.value:,.0f}")
+        shown.add_row(way.name, *cells, style="bold" if way is found.best else None)
+    console.print(shown)
+
+
+def breakdown(console: Console, cost: Any, layout: Any) -> None:
+    """What an entry of each layer costs, part by part."""
+    found = cost.explain(layout)
+    console.print(f"{escape(found.title)}, at {100 * cost.density:g} %", highlight=False)
+    first, *others = found.table()
+    shown = table(*first)
+    for row in others:
+        shown.add_row(*map(escape, row))
+    console.print(shown)

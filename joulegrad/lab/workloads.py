@@ -85,7 +85,7 @@ def rest(machine: Machine) -> Workload:
 def awake(machine: Machine) -> Workload:
     """As little as keeps the device from resting: on a GPU one entry at a time, on the CPU a sum in registers."""
     if machine.device == "cuda":
-        one = torch.zeros(1, device="cuda")
+        one = torch.zeros(1, device=machine.device)
         return Workload("awake", lambda: [one.add_(1.0) for _ in range(100)], {})
     from joulegrad.jit import jit
     from joulegrad.kernels import threads

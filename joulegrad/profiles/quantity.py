@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-__all__ = ["GRADES", "UNITS", "ProfileError", "Quantity", "allowed_units", "convert", "nearest"]
+__all__ = ["GRADES", "UNITS", "ProfileError", "Quantity", "allowed_units", "convert", "nearest", "parsed"]
 
 GRADES = {
     "measured": "with a meter, by us or by you",
@@ -128,6 +129,30 @@ def convert(given: Any, unit: str) -> float:
             f"Allowed: {', '.join(allowed_units(unit))}"
         )
     return 1.0 if given == unit else factors[given] / factors[unit]
+
+
+def parsed(text: str, unit: str) -> float:
+    """A figure as it is typed, a number and its unit, in another unit of the same kind.
+
+    Example:
+        >>> parsed("10 Wh", "J"), parsed("2Mbit/s", "bit/s")
+        (36000.0, 2000000.0)
+        >>> parsed("3000 mAh", "J")
+        Traceback (most recent call last):
+        joulegrad.profiles.quantity.ProfileError: '3000 mAh': unit is 'mAh', which is no unit of energy; did you mean
+        'mJ'? Allowed: J, mJ, kJ, MJ, Wh, kWh
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s\d.].*?)\s*", text)
+    try:
+        value = float(found.group(1)) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if found is None or not math.isfinite(value):
+        raise ProfileError(f"{text!r} is no number with its unit, of which there are {', '.join(allowed_units(unit))}")
+    try:
+        return value * convert(found.group(2), unit)
+    except ProfileError as why:
+        raise ProfileError(f"{text!r}: {why}") from None
 
 
 def allowed_units(unit: str) -> list[str]:
