@@ -105,6 +105,9 @@ def calibrate(
     if found.fit is None:
         say(f"no fit: {found.why}; the windows are in {output.with_suffix('.json')}")
         raise typer.Exit(WRONG)
+    figures = zip(profiles.figures(profiles.device(output)).items(), profiles.figures(other).values(), strict=True)
+    if same := [key for (key, figure), as_there in figures if figure == as_there]:
+        display.line(console, f"not measured, and as in {other.name}: {', '.join(same)}")
     told = f"profile: {output}; every window, the fit and the predictions: {output.with_suffix('.json')}"
     display.line(console, told)
 

@@ -79,9 +79,12 @@ class Calibration:
     def refit(self) -> None:
         """Take in what has been measured since."""
         try:
-            self.fit, self.why = fit(self.windows), ""
+            found = fit(self.windows)
         except Unresolved as why:
             self.fit, self.why = None, str(why)
+            return
+        told = [name for name, c in found.coefficients.items() if c.joules is not None and name != REST]
+        self.fit, self.why = (found, "") if told else (None, "the meter tells no work from rest")
 
 
 def meter_of(device: str, source: str | None = None) -> Meter:

@@ -27,6 +27,8 @@ __all__ = ["AWAKE", "CACHE", "FLOP", "MEMORY", "REST", "SENT", "Machine", "Workl
 
 REST, AWAKE, FLOP, CACHE, MEMORY, SENT = "rest s", "awake s", "FLOP", "cache bits", "memory bits", "sent bits"
 DENSITY = 0.01
+SIDE = {"cuda": 4096, "cpu": 1024}  # of the matrices of a product
+BATCH = {"cuda": 64, "cpu": 8}  # of a training step
 MiB = 2.0**20
 
 
@@ -102,7 +104,7 @@ def _spin(steps: int, x: int) -> int:
 
 def product(machine: Machine) -> Workload:
     """A product of square matrices, which computes much and moves little."""
-    n = 4096 if machine.device == "cuda" else 1024
+    n = SIDE[machine.device]
     dtype = torch.bfloat16 if machine.precision == "bfloat16" else torch.float32
     a, b = machine.random(n, n).to(dtype), machine.random(n, n).to(dtype)
     out = torch.empty_like(a)
@@ -152,7 +154,7 @@ def mixture(machine: Machine) -> Workload:
 def training(machine: Machine) -> Workload:
     """A step of SGD on ResNet-18: its operations counted by torch, its traffic as `Traffic` says."""
     cuda = machine.device == "cuda"
-    batch = 64 if cuda else 8
+    batch = BATCH[machine.device]
     model: nn.Module = models.build("resnet18", (3, 32, 32), 10).to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs = machine.random(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     labels = torch.arange(batch, device=machine.device) % 10
