@@ -164,6 +164,8 @@ def readable(value: float, unit: str) -> str:
     """
     if unit in ("pJ/bit", "nJ/bit"):
         return f"{value:,.3g} {unit}" if value < 1e3 else f"{value / 1e3:,.3g} {'nJ' if unit[0] == 'p' else 'µJ'}/bit"
+    if unit == "B" and value < 10_000:
+        return f"{value:,.0f} B"
     if unit == "B":
         for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
             if value >= size:
