@@ -41,9 +41,9 @@ def main() -> None:
         ("Top-K", None, TopK(density=demo.DENSITY)),
         ("ErrorFeedback(Top-K)", None, ErrorFeedback(TopK(density=demo.DENSITY))),
     ]
-    for ratio in RATIOS:
-        rule = CWMP(density=demo.DENSITY, cost=LayerType(classifier=ratio, other=1.0))
-        ways += [("CWMP", ratio, rule), ("ErrorFeedback(CWMP)", ratio, ErrorFeedback(rule))]
+    for dearer in RATIOS:
+        rule = CWMP(density=demo.DENSITY, cost=LayerType(classifier=dearer, other=1.0))
+        ways += [("CWMP", dearer, rule), ("ErrorFeedback(CWMP)", dearer, ErrorFeedback(rule))]
     link, rows = profiles.link(LINK), []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seeds):

@@ -5,6 +5,7 @@ sparse       the one thing that travels
 cost         joules per entry
 profiles     devices and links as data
 selection    what to send
+repricing    costs that follow what is sent
 feedback     what to remember
 state        saving what is remembered
 wire         the bytes that travel
@@ -22,6 +23,7 @@ from joulegrad.feedback import (
     WarmUp,
 )
 from joulegrad.layout import Layout, Segment
+from joulegrad.repricing import Repriced
 from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerLayer, RandomK, Threshold, TopK
 from joulegrad.sparse import Codes, SparseUpdate
 from joulegrad.state import load_state_dict, state_dict
@@ -48,6 +50,7 @@ __all__ = [
     "Prices",
     "Quantized",
     "RandomK",
+    "Repriced",
     "Rounded",
     "Rule",
     "Segment",

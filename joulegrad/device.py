@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, NamedTuple
 
 import torch
@@ -94,10 +96,9 @@ class Device:
             raise ValueError(f"value_bits must be 32, 16, 8, 4, 2 or 1, got {self.value_bits!r}")
         if self.index_bits is not None and not (_is_number(self.index_bits) and self.index_bits >= 0):
             raise ValueError(f"index_bits must be a number ≥ 0, or None for our codec's, got {self.index_bits!r}")
-        if self.up_bits_per_second is not None and not (
-            _is_number(self.up_bits_per_second) and self.up_bits_per_second > 0
-        ):
-            raise ValueError(f"up_bits_per_second must be a number > 0, or None, got {self.up_bits_per_second!r}")
+        speed = self.up_bits_per_second
+        if speed is not None and not (_is_number(speed) and speed > 0):
+            raise ValueError(f"up_bits_per_second must be a number > 0, or None, got {speed!r}")
         if self.boundary not in ("device", "system"):
             raise ValueError(f"boundary must be 'device' or 'system', got {self.boundary!r}")
         if isinstance(self.receivers, bool) or not isinstance(self.receivers, int) or self.receivers < 0:
@@ -116,9 +117,10 @@ class Device:
 
     def explain(self, layout: Layout) -> Breakdown:
         """Where each layer's figure comes from; it prints as a table."""
-        return Breakdown(
-            self, tuple(self._layer(s, rho) for s, rho in zip(layout.segments, self._densities(layout), strict=True))
-        )
+        device, server = profiles.device(self.device), profiles.device(self.server)
+        link = None if self.link is None else profiles.link(self.link)
+        layers = zip(layout.segments, self._densities(layout), strict=True)
+        return Breakdown(self, tuple(self._layer(s, density, device, link, server) for s, density in layers))
 
     def after(self, sent: SparseUpdate, layout: Layout) -> Device:
         """The same with each layer's density as it was in an update: the last round's, say.
@@ -131,7 +133,7 @@ class Device:
         """
         if sent.size != layout.size:
             raise ValueError(f"the update has {sent.size} entries, the layout {layout.size}")
-        return self._with_counts(torch.searchsorted(sent.indices.cpu(), layout.ends), layout)
+        return self.at(_counts(sent.indices, layout), layout)
 
     def fitted(self, update: Tensor, layout: Layout, sweeps: int = 2) -> Device:
         """The same with the densities that CWMP comes to under these very costs, after so many sweeps over an update.
@@ -149,11 +151,17 @@ class Device:
         worth, cost = update.detach().reshape(-1).abs().double().cpu(), self
         for _ in range(sweeps):
             chosen = (worth / cost.joules(layout).repeat_interleave(sizes)).topk(k).indices.sort().values
-            cost = cost._with_counts(torch.searchsorted(chosen, layout.ends), layout)
+            cost = cost.at(_counts(chosen, layout), layout)
         return cost
 
-    def _with_counts(self, upto: Tensor, layout: Layout) -> Device:
-        counts = upto.diff(prepend=upto.new_zeros(1)).tolist()
+    def at(self, counts: Sequence[int], layout: Layout) -> Device:
+        """The same with each layer's density as if so many of its entries were sent.
+
+        Example:
+            >>> layout = Layout.from_shapes({"conv": (8,), "fc": (2,)})
+            >>> Device("rpi4", "wifi-rpi4").at([4, 0], layout).density
+            {'conv': 0.5, 'fc': 0.0}
+        """
         named = zip(layout.segments, counts, strict=True)
         return replace(self, density={s.name: k / s.size if s.size else 0.0 for s, k in named})
 
@@ -169,15 +177,15 @@ class Device:
             found.append(self.density[patterns[0]])
         return found
 
-    def _layer(self, s: Segment, density: float) -> LayerCost:
+    def _layer(
+        self, s: Segment, density: float, device: DeviceProfile, link: LinkProfile | None, server: DeviceProfile
+    ) -> LayerCost:
         n = max(s.size, 1)
         k = max(density * n, 1.0)  # an entry that is sent is one at least
-        device, server = profiles.device(self.device), profiles.device(self.server)
         value = self.value_bits + (32 / k if self.value_bits in SCALED else 0)
         index = self.index_bits if self.index_bits is not None else support_bits(n, k) / k
         radio = network = served = 0.0
-        if self.link is not None:
-            link = profiles.link(self.link)
+        if link is not None:
             bits = (value + index) * (1 + link.overhead)
             radio = bits * link.up_joules_per_bit(self.up_bits_per_second)
             if self.boundary == "system":
@@ -276,10 +284,16 @@ def access_joules(device: DeviceProfile, n: int, density: float, warm: bool) -> 
     return 1e-12 * WORD_BITS * shared * (fits * sram + (1 - fits) * dram.value)
 
 
+def _counts(indices: Tensor, layout: Layout) -> list[int]:
+    upto = torch.searchsorted(indices.cpu(), layout.ends)
+    counts: list[int] = upto.diff(prepend=upto.new_zeros(1)).tolist()
+    return counts
+
+
 def _network(link: LinkProfile, way: Literal["up", "down"]) -> float:
     found = link.network_up_nj_per_bit if way == "up" else link.network_down_nj_per_bit
     return 0.0 if found is None else 1e-9 * found.value
 
 
 def _is_number(x: object) -> bool:
-    return not isinstance(x, bool) and isinstance(x, int | float) and x == x and abs(x) != float("inf")
+    return not isinstance(x, bool) and isinstance(x, Real) and math.isfinite(x)

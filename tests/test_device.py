@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import joulegrad as jg
-from joulegrad import CWMP, Device, LayerType, Layout, Prices, SparseUpdate, TopK, profiles
+from joulegrad import CWMP, Device, LayerType, Layout, Prices, Repriced, SparseUpdate, TopK, profiles
 from joulegrad.lab import notation
 from joulegrad.lab.experiment import OPERATORS, Experiment
 from joulegrad.lab.models import build
@@ -216,6 +216,40 @@ def test_two_sweeps_come_to_rest():
     again = two.after(sent, LAYOUT)
     for s in LAYOUT.segments:
         assert again.density[s.name] == pytest.approx(two.density[s.name], abs=0.005)
+
+
+def test_repriced_pays_the_last_updates_prices():
+    draw = torch.Generator().manual_seed(0)
+    updates = [torch.randn(LAYOUT.size, generator=draw) for _ in range(3)]
+    for update in updates:
+        update[1000:2000] *= 20
+    cost = Device("phone", "wifi-ac", density=0.1)
+    op = jg.ErrorFeedback(Repriced(CWMP(k=300, cost=cost)))
+    state, expected, now = op.init(LAYOUT), jg.ErrorFeedback(CWMP(k=300, cost=cost)).init(LAYOUT), cost
+    for update in updates:  # the same by hand: a new operator each round, at what the last one sent
+        sent, state = op(update, state)
+        byhand = jg.ErrorFeedback(CWMP(k=300, cost=now))
+        wanted, expected = byhand(update, byhand.init(LAYOUT)._replace(residual=expected.residual))
+        assert torch.equal(sent.indices, wanted.indices)
+        assert torch.equal(state.residual, expected.residual)
+        now = cost.after(sent, LAYOUT)
+        saved = jg.load_state_dict(op.init(LAYOUT), jg.state_dict(state))
+        again, _ = op(update, saved)
+        assert torch.equal(again.indices, op(update, state)[0].indices), "a state that was saved goes on as it was"
+    assert now.density["fc.weight"] > 10 * now.density["conv"]
+    first, _ = Repriced(CWMP(k=300, cost=cost))(updates[0], Repriced(CWMP(k=300, cost=cost)).init(LAYOUT))
+    plain, _ = CWMP(k=300, cost=cost)(updates[0], CWMP(k=300, cost=cost).init(LAYOUT))
+    assert torch.equal(first.indices, plain.indices)
+
+
+def test_what_cannot_be_repriced():
+    for inner, said in (
+        (TopK(k=3), "a rule whose cost depends on densities"),
+        (CWMP(k=3, cost=LayerType()), r"as Device\(…\) does; got LayerType"),
+        (jg.ErrorFeedback(TopK(k=3)), "Repriced goes around a selection rule"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Repriced(inner)
 
 
 # --- what it refuses -------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from joulegrad.profiles import readable
+
 __all__ = [
     "Mode",
     "Run",
@@ -27,7 +29,6 @@ __all__ = [
     "percent",
     "plan",
     "progress",
-    "quantity",
     "summary",
     "table",
 ]
@@ -229,33 +230,14 @@ def _writer(folder: Path) -> Any:
     return SummaryWriter(str(folder), purge_step=1)  # of a run that goes on, all rounds are logged again
 
 
-def quantity(value: float, unit: str) -> str:
-    """A figure in three digits, with a prefix where its unit takes one.
-
-    Example:
-        >>> quantity(3.3e10, "FLOP/s"), quantity(0.0144, "W"), quantity(0.95, "pJ/bit")
-        ('33.0 GFLOP/s', '14.4 mW', '0.95 pJ/bit')
-    """
-    if unit in ("pJ/bit", "nJ/bit"):
-        return f"{value:,.3g} {unit}" if value < 1e3 else f"{value / 1e3:,.3g} {'nJ' if unit[0] == 'p' else 'µJ'}/bit"
-    if unit == "B":
-        for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-            if value >= size:
-                return f"{value / size:.4g} {name}"
-    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m")):
-        if value >= scale:
-            return f"{value / scale:#.3g}".rstrip(".") + f" {prefix}{unit}"
-    return f"{value * 1e6:.3g} µ{unit}" if value else f"0 {unit}"
-
-
 def plan(console: Console, model: str, found: Any) -> None:
     """What a plan has found: a dense round by phases, and the ways side by side."""
     from joulegrad.lab.verdict import WORDS
 
     setting, dense, wide = found.setting, found.dense, console.width >= 100
-    speed = quantity(found.link.up_bits_per_second.value, "bit/s")
+    speed = readable(found.link.up_bits_per_second.value, "bit/s")
     console.print(
-        f"{escape(model)}: {found.layout.size:,} parameters, {quantity(found.rehearsal.flops, 'FLOP')} an example; "
+        f"{escape(model)}: {found.layout.size:,} parameters, {readable(found.rehearsal.flops, 'FLOP')} an example; "
         f"{escape(found.device.name)} over {escape(found.link.name)} at {speed}; {setting.samples:,} examples, "
         f"{setting.epochs} epoch{'s' * (setting.epochs != 1)} a round; boundary: {setting.boundary}",
         highlight=False,
@@ -263,9 +245,9 @@ def plan(console: Console, model: str, found: Any) -> None:
     )
     shown = table("a round that sends everything", "joules", "from", "to", "share")
     for phase, joules in dense.phases.items():
-        low, value, high = (quantity(x, "J") for x in joules)
+        low, value, high = (readable(x, "J") for x in joules)
         shown.add_row(WORDS[phase], value, low, high, percent(joules.value / dense.joules.value))
-    low, value, high = (quantity(x, "J") for x in dense.joules)
+    low, value, high = (readable(x, "J") for x in dense.joules)
     shown.add_row("all of it", value, low, high, "", style="bold")
     console.print(shown)
     battery, medium = setting.joules is not None, console.width >= 72
@@ -274,12 +256,12 @@ def plan(console: Console, model: str, found: Any) -> None:
     shown = table("sends", *heads)
     for way in found.ways:
         inner = [way.phases[p].value for p in ("select", "encode", "uplink")]
-        cells = [f"{100 * way.density:g}%", quantity(way.bytes, "byte").replace("byte", "B")]
+        cells = [f"{100 * way.density:g}%", readable(way.bytes, "byte").replace("byte", "B")]
         if wide:
-            cells += [quantity(way.seconds, "s"), *(quantity(x, "J") for x in inner[:2])]
-        cells += [*([quantity(inner[2], "J")] if medium else []), quantity(way.joules.value, "J")]
+            cells += [readable(way.seconds, "s"), *(readable(x, "J") for x in inner[:2])]
+        cells += [*([readable(inner[2], "J")] if medium else []), readable(way.joules.value, "J")]
         if wide:
-            cells += [quantity(way.joules.low, "J"), quantity(way.joules.high, "J")]
+            cells += [readable(way.joules.low, "J"), readable(way.joules.high, "J")]
         cells.append("" if way is dense else percent(found.saving(way)))
         if (rounds := found.rounds_on_battery(way)) is not None:
             cells.append(f"{rounds.value:,.0f}")

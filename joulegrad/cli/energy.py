@@ -78,12 +78,12 @@ def _list(console: Console) -> None:
     shown = display.table("device", *(["busy", "training", "memory"] if wide else ["busy", "training"]))
     for device in map(data.device, data.devices()):
         figures = [device.busy_watts, device.train_flops_per_second, *([device.ram_bytes] if wide else [])]
-        shown.add_row(_named(device), *(display.quantity(q.value, q.unit) for q in figures))
+        shown.add_row(_named(device), *(str(q) for q in figures))
     console.print(shown)
     shown = display.table("link", *(["up", "nJ/bit up", "nJ/bit down"] if wide else ["up", "nJ/bit up"]))
     for link in map(data.link, data.links()):
         each = [link.up_joules_per_bit(), *([link.down_joules_per_bit()] if wide else [])]
-        speed = display.quantity(link.up_bits_per_second.value, "bit/s")
+        speed = data.readable(link.up_bits_per_second.value, "bit/s")
         shown.add_row(_named(link), speed, *(f"{1e9 * joules:,.3g}" for joules in each))
     console.print(shown)
     display.line(console, "joulegrad profiles NAME explains one: every figure with its range, its grade and its source")
@@ -115,8 +115,8 @@ def _explain(console: Console, profile: data.DeviceProfile | data.LinkProfile) -
 
 def _cells(q: data.Quantity) -> tuple[str, str, str]:
     exact = q.low == q.high
-    between = "exact" if exact else f"{display.quantity(q.low, q.unit)} to {display.quantity(q.high, q.unit)}"
-    return display.quantity(q.value, q.unit), between, q.grade
+    between = "exact" if exact else f"{data.readable(q.low, q.unit)} to {data.readable(q.high, q.unit)}"
+    return str(q), between, q.grade
 
 
 def _plain(profile: data.DeviceProfile | data.LinkProfile) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from joulegrad import profiles
 from joulegrad.lab import notation
 from joulegrad.lab.plan import PHASES, Plan, Range, Way
+from joulegrad.profiles import readable
 
 __all__ = ["figures", "picture", "sentences", "toml"]
 
@@ -85,13 +86,13 @@ def _speeds(plan: Plan) -> str:
     pays, tenth = plan.break_even_speed(way), plan.speed_where_uplink_is(0.1)
     named = f"{way.name} at {_percent(way.density)}"
     said = {None: f"{named} saves no joules at any speed", math.inf: f"{named} saves joules at any speed"}.get(
-        pays, f"{named} saves joules below {_speed(pays)}"
+        pays, f"{named} saves joules below {readable(pays or 0.0, 'bit/s')}"
     )
     if tenth is None:
         return f"{said}; at this link's joules a bit, sending is under a tenth of the round at any speed."
     if math.isinf(tenth):
         return f"{said}; sending everything is more than a tenth of the round at any speed."
-    return f"{said}; sending everything is more than a tenth of the round only below {_speed(tenth)}."
+    return f"{said}; sending everything is more than a tenth of the round only below {readable(tenth, 'bit/s')}."
 
 
 def _densities(plan: Plan) -> str:
@@ -146,23 +147,7 @@ def _percent(share: float) -> str:
 
 def _seconds(way: Way) -> str:
     s = way.seconds
-    return (
-        f"{1000 * s:.3g} ms"
-        if s < 1
-        else f"{s:.3g} s"
-        if s < 120
-        else f"{s / 60:.3g} min"
-        if s < 7200
-        else f"{s / 3600:.3g} h"
-    )
-
-
-def _speed(bits_per_second: float | None) -> str:
-    r = bits_per_second or 0.0
-    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if r >= scale:
-            return f"{r / scale:.3g} {unit}"
-    return f"{r:.3g} bit/s"
+    return readable(s, "s") if s < 120 else f"{s / 60:.3g} min" if s < 7200 else f"{s / 3600:.3g} h"
 
 
 def toml(plan: Plan, model: str, data: str, command: str) -> str:

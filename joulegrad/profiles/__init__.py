@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from joulegrad.profiles.kinds import DeviceProfile, LinkProfile, P, extreme, fields, figures
-from joulegrad.profiles.quantity import GRADES, ProfileError, Quantity, nearest, parsed, quantity
+from joulegrad.profiles.quantity import GRADES, ProfileError, Quantity, nearest, parsed, quantity, readable
 
 __all__ = [
     "GRADES",
@@ -35,6 +35,7 @@ __all__ = [
     "nearest",
     "parsed",
     "read",
+    "readable",
     "to_toml",
 ]
 

@@ -28,7 +28,7 @@ class DeviceProfile:
     Example:
         >>> from joulegrad import profiles
         >>> print(profiles.device("rpi4").idle_watts)
-        2.7 W
+        2.70 W
     """
 
     name: str
@@ -138,7 +138,7 @@ def extreme(profile: P, end: Literal["low", "high"]) -> P:
         >>> from joulegrad import profiles
         >>> worst = extreme(profiles.device("rpi4"), "high")
         >>> print(worst.busy_watts, worst.train_flops_per_second)   # dear, and slow
-        7.3 W 3e+09 FLOP/s
+        7.30 W 3.00 GFLOP/s
     """
     changed: dict[str, Any] = {}
     for name, q in figures(profile).items():

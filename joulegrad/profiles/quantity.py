@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-__all__ = ["GRADES", "UNITS", "ProfileError", "Quantity", "allowed_units", "convert", "nearest", "parsed"]
+__all__ = ["GRADES", "UNITS", "ProfileError", "Quantity", "allowed_units", "convert", "nearest", "parsed", "readable"]
 
 GRADES = {
     "measured": "with a meter, by us or by you",
@@ -80,7 +80,7 @@ class Quantity:
             raise ProfileError("source is empty: name the work, the page, or how the figure was reasoned")
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} {self.unit}"
+        return readable(self.value, self.unit)
 
 
 def quantity(given: Any, unit: str) -> Quantity:
@@ -139,8 +139,8 @@ def parsed(text: str, unit: str) -> float:
         (36000.0, 2000000.0)
         >>> parsed("3000 mAh", "J")
         Traceback (most recent call last):
-        joulegrad.profiles.quantity.ProfileError: '3000 mAh': unit is 'mAh', which is no unit of energy; did you mean
-        'mJ'? Allowed: J, mJ, kJ, MJ, Wh, kWh
+        joulegrad.profiles.quantity.ProfileError: '3000 mAh': unit is 'mAh', which is no unit of energy. Allowed: J,
+        mJ, kJ, MJ, Wh, kWh
     """
     found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s\d.].*?)\s*", text)
     try:
@@ -153,6 +153,27 @@ def parsed(text: str, unit: str) -> float:
         return value * convert(found.group(2), unit)
     except ProfileError as why:
         raise ProfileError(f"{text!r}: {why}") from None
+
+
+def readable(value: float, unit: str) -> str:
+    """A figure in three digits, with a prefix where its unit takes one.
+
+    Example:
+        >>> readable(3.3e10, "FLOP/s"), readable(0.0144, "W"), readable(0.95, "pJ/bit")
+        ('33.0 GFLOP/s', '14.4 mW', '0.95 pJ/bit')
+    """
+    if unit in ("pJ/bit", "nJ/bit"):
+        return f"{value:,.3g} {unit}" if value < 1e3 else f"{value / 1e3:,.3g} {'nJ' if unit[0] == 'p' else 'µJ'}/bit"
+    if unit == "B" and value < 10_000:
+        return f"{value:,.0f} B"
+    if unit == "B":
+        for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+            if value >= size:
+                return f"{value / size:.4g} {name}"
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m")):
+        if value >= scale:
+            return f"{value / scale:#.3g}".rstrip(".") + f" {prefix}{unit}"
+    return f"{value * 1e6:.3g} µ{unit}" if value else f"0 {unit}"
 
 
 def allowed_units(unit: str) -> list[str]:
