@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_simulate import HAND, SMALL, played
+from test_simulate import HAND, SMALL, played, remembered
 
 import joulegrad
 from joulegrad import ErrorFeedback, Layout, SparseUpdate, TopK, profiles
@@ -242,6 +242,35 @@ def test_an_empty_battery_stops_a_client_and_its_update_is_lost(mine):
         simulation.round()
         simulation.round()
         assert torch.equal(simulation.weights, alone)  # as if it had vanished
+
+
+def test_a_battery_that_fails_while_sending_leaves_what_was_remembered(mine):
+    """In round 2, A trains, and is empty when it wakes its radio: it still has (0, −3/4) to send, checkpoint or not."""
+    with Simulation(replace(HAND, ledger=(LTE, LTE)), workers=1) as simulation:
+        row = simulation.round()
+        each = sum(phases(row, 0).values()) - sum(phases(row, 0)[p] for p in CLOCKED[:2])
+    battery = Battery(joules=1.5 * each)
+    with Simulation(replace(HAND, ledger=(replace(LTE, battery=battery), LTE)), workers=1) as simulation:
+        simulation.round()
+        row = simulation.round()
+        assert (row["lost"], row["flat"], row["entries"]) == ([0], [0], 1)
+        assert phases(row, 0)["train"] > 0
+        assert "uplink" not in phases(row, 0)
+        assert remembered(simulation, 0)["residual"].tolist() == [0, -0.75]
+
+
+def test_the_most_that_a_battery_can_send():
+    """Of a client with a joule: 8 n · ε in frames; a byte more is a byte too much."""
+    ledger = Ledger(device="rpi4", link="ble", battery=Battery(joules=1.0))
+    with Simulation(replace(SMALL, ledger=ledger), workers=1) as simulation:
+        accounts = simulation.accounts
+        most = accounts.most(0, 100)
+        left = 1.0 - ledger.downlink(100)[0].joules - ledger.train(flop=accounts.flop[0]).joules
+        assert ledger.uplink(most)[0].joules <= left < ledger.uplink(most + 1)[0].joules
+        accounts.charge[0] = 0.0
+        assert accounts.most(0, 100) == -1
+    with Simulation(replace(SMALL, ledger=LTE), workers=1) as simulation:
+        assert simulation.accounts.most(0, 100) is None
 
 
 def test_a_battery_that_fails_after_the_upload_has_uploaded(mine):
