@@ -416,6 +416,52 @@ def sensitivity() -> str:
     )
 
 
+def calibrations() -> str:
+    """Of each device that was calibrated: what its work costs, and how well that foretold other work."""
+    parts = []
+    for path in sorted(RESULTS.glob("calibrate-*.json")):
+        found = results(path.name)
+        head, coefficients = found["header"], found.get("coefficients", {})
+        seconds = [window["seconds"] for window in found["windows"]]
+        lines = [
+            f"**{head['device']}**, {head['date'][:10]}, by `{head['meter']}`, {head['precision']}: {len(seconds)} "
+            f"windows of {between(seconds)} s; torch {head['torch']}.",
+            "",
+            "| what costs | each | 95 % |",
+            "|---|---:|---:|",
+        ]
+        for name, c in coefficients.items():
+            known = c["value"] is not None
+            each = f"{c['value']:.3g} {c['unit']}" if known else "not told from noise"
+            bounds = f"{c['low']:.3g} to {c['high']:.3g}" if known else f"< {c['high']:.3g} {c['unit']}"
+            lines.append(f"| {name} | {each} | {bounds} |")
+        lines += ["", "| not fitted on | measured | foretold | off by | by a ledger |", "|---|---:|---:|---:|---:|"]
+        for name, told in grouped(found.get("predictions", [])).items():
+            measured, predicted = (mean(p[key] / p["seconds"] for p in told) for key in ("measured", "predicted"))
+            error, half = (max(p[key] / p["seconds"] for p in told) for key in ("measured_error", "high"))
+            ledger = [p["by_busy_watts"] / p["measured"] - 1 for p in told if p["by_busy_watts"] is not None]
+            by_ledger = f"{100 * mean(ledger):+.0f} %" if ledger else "–"
+            lines.append(
+                f"| {name} | {measured:.4g} ± {error:.2g} W | {predicted:.4g} ± {half - predicted:.2g} W | "
+                f"{100 * (predicted / measured - 1):+.1f} % | {by_ledger} |"
+            )
+        parts.append("\n".join(lines))
+    if not parts:
+        return "No device has been calibrated for this page yet."
+    parts.append(
+        "Joules a second of the work; ± is 95 %. *By a ledger*: what training's watts, times the seconds, are off by."
+    )
+    return "\n\n".join(parts)
+
+
+def grouped(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows by their name."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row)
+    return found
+
+
 def between(numbers: Iterable[float]) -> str:
     """The least and the largest, in three digits."""
     ordered = sorted(numbers)
@@ -432,6 +478,7 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("a multiply-add, linear over convolution", per_operation),
         ("benchmarks/sensitivity.json", sensitivity),
     ],
+    "docs/measuring.md": [("benchmarks/results/calibrate-*.json", calibrations)],
     "docs/performance.md": [("benchmarks/select.json, what was asked", aims), ("benchmarks/select.json", select)],
 }
 PICTURES = {"docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json"}

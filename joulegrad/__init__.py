@@ -10,6 +10,7 @@ feedback     what to remember
 state        saving what is remembered
 wire         the bytes that travel
 aggregate    many sparse updates into one dense vector
+energy       joules of what happened: meters, and a ledger
 """
 
 from joulegrad.aggregate import Mean, mean

@@ -6,6 +6,7 @@ import json
 import math
 import socket
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -293,6 +294,27 @@ def test_the_real_work_runs_and_says_what_it_does(one_thread):
     assert set(workloads.product(big).amounts) == {FLOP, CACHE}
 
 
+class SaysItIsAGpu(str):
+    """A device that takes the GPU's branches, with tensors that lie on the CPU."""
+
+    def __eq__(self, other):
+        return other == "cuda"
+
+    def __hash__(self):
+        return hash("cuda")
+
+
+def test_the_gpus_branches_are_sound_even_where_there_is_none(one_thread, monkeypatch):
+    monkeypatch.setitem(workloads.SIDE, "cuda", 64)
+    monkeypatch.setitem(workloads.BATCH, "cuda", 2)
+    monkeypatch.setattr(torch, "autocast", lambda *arguments: nullcontext())  # it asks for the GPU itself
+    machine = Machine(SaysItIsAGpu("cpu"), "bfloat16", 4e6, 32.0)
+    for make in (*workloads.fitted(), *workloads.held_out()):
+        work = make(machine)
+        work.step()
+        assert all(amount > 0 for amount in work.amounts.values()), work
+
+
 def test_sending_counts_what_was_sent():
     server = socket.create_server(("127.0.0.1", 0))
     swallowed = []
@@ -310,6 +332,7 @@ def test_sending_counts_what_was_sent():
         work.step()
     assert work.amounts == {SENT: 8 * 65536}
     assert not work.awake
+    assert workloads.sending("here:1").__name__ == "sending"
     work.step.__closure__[1].cell_contents.close()
     thread.join(10)
     server.close()

@@ -23,9 +23,23 @@ from joulegrad.energy.measuring import settled
 from joulegrad.lab import models
 from joulegrad.lab.traffic import Traffic
 
-__all__ = ["AWAKE", "CACHE", "FLOP", "MEMORY", "REST", "SENT", "Machine", "Workload", "fitted", "held_out", "sending"]
+__all__ = [
+    "AWAKE",
+    "CACHE",
+    "FLOP",
+    "MEMORY",
+    "REST",
+    "SENT",
+    "TRAINING",
+    "Machine",
+    "Workload",
+    "fitted",
+    "held_out",
+    "sending",
+]
 
 REST, AWAKE, FLOP, CACHE, MEMORY, SENT = "rest s", "awake s", "FLOP", "cache bits", "memory bits", "sent bits"
+TRAINING = "training step"
 DENSITY = 0.01
 SIDE = {"cuda": 4096, "cpu": 1024}  # of the matrices of a product
 BATCH = {"cuda": 64, "cpu": 8}  # of a training step
@@ -171,7 +185,7 @@ def training(machine: Machine) -> Workload:
     with FlopCounterMode(display=False) as counter, Traffic(machine.kept) as traffic:
         step()
     amounts = {FLOP: float(counter.get_total_flops()), CACHE: traffic.cache_bits, MEMORY: traffic.memory_bits}
-    return Workload("training step", step, amounts)
+    return Workload(TRAINING, step, amounts)
 
 
 def selection(machine: Machine) -> Workload:
@@ -231,6 +245,7 @@ def sending(address: str) -> Made:
         block = os.urandom(1 << 16)
         return Workload("sending", lambda: line.sendall(block), {SENT: 8.0 * len(block)}, awake=False)
 
+    made.__name__ = "sending"
     return made
 
 
