@@ -46,6 +46,7 @@ def facts() -> Iterator[Fact]:
     yield from _gpu()
     yield _cache()
     yield from _calls()
+    yield from _meters()
     yield Fact("simulator", f"{cores()} processes by default on the CPU, one a core")
     for extra, modules in EXTRAS.items():
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
@@ -72,6 +73,18 @@ def _gpu() -> Iterator[Fact]:
         return
     yield Fact("selection on a GPU", f"{kernel} on {name}, compiled by Triton {_version('triton')}")
     yield Fact("both budgets on a GPU", "kernels.priced where costs are constant in layers, else a search on the CPU")
+
+
+def _meters() -> Iterator[Fact]:
+    """What can measure joules, and why nothing else can."""
+    from joulegrad.energy import meters
+
+    here, absent = meters.found()
+    for meter in here:
+        yield Fact("joules", f"measured by {meter.source}: {', '.join(meter.read())}")
+    for why in absent:
+        if why.mendable or not here:
+            yield Fact("joules", f"not measured by {why}")
 
 
 def _cache() -> Fact:
