@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,14 @@ import torch
 
 import joulegrad
 
-collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
+collect_ignore = [
+    "tests/fuzz_wire.py",  # `make fuzz` runs it, and needs atheris
+    "tests/compile_for_gpu.py",  # test_gpu.py runs it, in a process of its own
+]
+if importlib.util.find_spec("triton") is None:
+    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "priced", "tallies", "tiles")]
+elif not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its programs then run here, on numpy
 
 
 @pytest.hookimpl(hookwrapper=True)

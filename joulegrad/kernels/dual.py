@@ -1,4 +1,4 @@
-"""Both budgets on the CPU: the reference's search for the price of energy, among the few entries that it can turn on.
+"""Both budgets: the reference's search for the price of energy, on the CPU, among the few entries that it can turn on.
 
 A sample says between which two prices the energy of the best set crosses the budget, and how little its last entry may
 be worth. One pass over the update keeps the entries that some price between the two can choose (`passes.sift`), and a
@@ -7,7 +7,8 @@ that every price left chooses and those that none does; the reference's search g
 more of them as it narrows. A last pass (`auction.collect`) writes down what was chosen, and adds up the certificate.
 
 All of this is checked, not guessed: what a price leaves of an entry falls as the price rises, in floating point too.
-Where the sample misled, the search begins with all entries.
+Where the sample misled, the search begins with all entries. Of an update that lies on a GPU only what is kept is copied
+(`afar.py`).
 
 The first pass reads 4 bytes an entry (6 with a cost an entry) and writes 8 (10) for each that it keeps; the others read
 and write 46 for each of these, and 8 more for each that is chosen.
@@ -17,10 +18,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,35 +32,12 @@ from joulegrad import digits, exact
 from joulegrad.kernels import auction, cpu, passes, reference, threads
 from joulegrad.kernels.scores import NotFinite, Scores
 
-__all__ = ["budgeted"]
+__all__ = ["Bracket", "Here", "Source", "budgeted", "solved"]
 
 OVER, UNDER = 3, 4  # verdicts on what only one side of the budget chooses
 SAMPLE, WANTED = 1 << 16, 1 << 12  # at most so many entries, enough to choose so many of them
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def _densest(ranked: cpu.Ranked, chosen: Tensor, room: float, price: float) -> Tensor | None:
-    """`reference.densest`, where enough of the entries lie not far below a price of energy; None where they do not."""
-    some = chosen.numpy()
-
-    def one(part: cpu.Part) -> tuple[Ints, Doubles]:
-        found, density = np.empty(len(part.g), np.int64), np.empty(len(part.g))
-        costs = part.ends, ranked.costs, ranked.power, room
-        n = auction.others(part.g, part.places, some, *costs, found, density)
-        return found[:n], density[:n]
-
-    for share in (0.95, 0.7):
-        few = ranked.sifted(share * price, 2 * len(some) + 4 * reference.REACH)
-        if few is None:
-            return None
-        found, density = (np.concatenate(x) for x in zip(*threads.each(one, few.parts), strict=True))
-        above = density > share * price
-        found, density = found[above], density[above]
-        if len(found) >= reference.REACH:
-            order = np.lexsort((found, -density))[: reference.REACH]
-            return torch.from_numpy(found[order])
-    return None
 
 
 class Bracket(NamedTuple):
@@ -75,11 +53,101 @@ class Bracket(NamedTuple):
 EVERYTHING = Bracket(0.0, sys.float_info.max, 0.0, math.inf, 0)
 
 
+class Source(Protocol):
+    """What the search asks of an update, wherever that is."""
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        ...
+
+    @property
+    def dearest(self) -> float:
+        """What the dearest of them costs."""
+        ...
+
+    def sample(self, m: int) -> tuple[Doubles, Doubles]:
+        """What m of the entries are worth and cost."""
+        ...
+
+    def kept(self, bracket: Bracket, joules: float) -> cpu.Ranked | None:
+        """The entries that a price of the bracket may choose, and perhaps more; None where they are too many."""
+        ...
+
+    def densest(self, chosen: Tensor, room: float, price: float) -> Tensor | None:
+        """`reference.densest`, if it is quickly found knowing the price of energy."""
+        ...
+
+
+class Here(NamedTuple):
+    """An update on the CPU."""
+
+    ranked: cpu.Ranked
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        return self.ranked.size
+
+    @property
+    def dearest(self) -> float:
+        """What the dearest of them costs."""
+        return float(self.ranked.costs.max())
+
+    def sample(self, m: int) -> tuple[Doubles, Doubles]:
+        """One from each of m equal runs."""
+        return self.ranked.sample(m)
+
+    def kept(self, bracket: Bracket, joules: float) -> cpu.Ranked | None:
+        """By one pass over the update; everything needs none."""
+        ranked = self.ranked
+        if bracket == EVERYTHING:
+            return ranked
+        if ranked.rounded is not None:
+            return ranked.sifted_each(*ranked.rounded.line(bracket.low, bracket.least), bracket.room)
+        left = np.maximum((bracket.low * ranked.costs + bracket.least) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
+        keys = passes.least_keys(left, np.ones(len(left)), ranked.power)
+        return ranked.sifted_by(np.where(ranked.costs <= joules, keys, passes.SPECIAL), bracket.room)
+
+    def densest(self, chosen: Tensor, room: float, price: float) -> Tensor | None:
+        """Among the entries not far below a price of energy; None where too few or too many lie there."""
+        ranked, some = self.ranked, chosen.numpy()
+
+        def one(part: cpu.Part) -> tuple[Ints, Doubles]:
+            found, density = np.empty(len(part.g), np.int64), np.empty(len(part.g))
+            costs = part.ends, ranked.costs, ranked.power, room
+            n = auction.others(part.g, part.places, some, *costs, found, density)
+            return found[:n], density[:n]
+
+        for share in (0.95, 0.7):
+            few = ranked.sifted(share * price, 2 * len(some) + 4 * reference.REACH)
+            if few is None:
+                return None
+            found, density = (np.concatenate(x) for x in zip(*threads.each(one, few.parts), strict=True))
+            above = density > share * price
+            found, density = found[above], density[above]
+            if len(found) >= reference.REACH:
+                order = np.lexsort((found, -density))[: reference.REACH]
+                return torch.from_numpy(found[order])
+        return None
+
+
 def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
     """The most worth under both budgets, with its certificate: the reference's, to the bit."""
-    ranked = cpu.Ranked.of(scores)
-    for among, bracket in _brackets(ranked, k, joules):
-        search = _Search(among, bracket, k, joules)
+    return solved(Here(cpu.Ranked.of(scores)), scores, k, joules, cpu.largest, cpu.merge)
+
+
+def solved(
+    source: Source,
+    scores: Scores,
+    k: int,
+    joules: float,
+    largest: Callable[[Scores, int], Tensor],
+    merge: Callable[[Tensor, Tensor], Tensor],
+) -> reference.Budgeted:
+    """The same by way of a source, and of the kernels that serve where the update is."""
+    for among, bracket in _brackets(source, k, joules):
+        search = _Search(among, bracket, source.dearest, k, joules)
         if search.certain:
             break
     low, high = 0.0, sys.float_info.max if search.binds else 0.0
@@ -90,43 +158,39 @@ def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
             high = price
     sides, dual = search.sides(low, high)
 
+    there = scores.update.device
+    sides = sides._replace(**{part: getattr(sides, part).to(there) for part in ("shared", "over", "under")})
+
     def beside(scores: Scores, chosen: Tensor, room: float) -> Tensor:
-        found = _densest(ranked, chosen, room, dual.energy_price)
-        return reference.densest(scores, chosen, room, cpu.largest) if found is None else found
+        found = source.densest(chosen, room, dual.energy_price)
+        return reference.densest(scores, chosen, room, largest) if found is None else found
 
-    return reference.finish(scores, sides, k, joules, dual, cpu.largest, cpu.merge, search.ceiling, beside)
+    return reference.finish(scores, sides, k, joules, dual, largest, merge, search.ceiling, beside)
 
 
-def _brackets(ranked: cpu.Ranked, k: int, joules: float) -> Iterator[tuple[cpu.Ranked, Bracket]]:
+def _brackets(source: Source, k: int, joules: float) -> Iterator[tuple[cpu.Ranked, Bracket]]:
     """What a sample says of the entries that may be chosen, and one of these alone; if they mislead, everything."""
     for errors in (3.0, 10.0):
-        wide = _bracket(ranked, k, joules, errors)
-        few = None if wide is None else _sifted(ranked, wide, joules)
+        wide = _bracket(source, k, joules, errors)
+        few = None if wide is None else source.kept(wide, joules)
         if wide is not None and few is not None:
-            close = _bracket(few, k, joules, 3.0)
+            close = _bracket(Here(few), k, joules, 3.0)
             if close is not None:
                 low, least = max(wide.low, close.low), max(wide.least, close.least)
                 yield few, close._replace(low=low, least=least, sure=max(close.sure, least))
             yield few, wide
-    yield ranked, EVERYTHING
+    everything = source.kept(EVERYTHING, joules)
+    if everything is not None:
+        yield everything, EVERYTHING
 
 
-def _sifted(ranked: cpu.Ranked, bracket: Bracket, joules: float) -> cpu.Ranked | None:
-    """The entries that a price of the bracket may choose."""
-    if ranked.rounded is not None:
-        return ranked.sifted_each(*ranked.rounded.line(bracket.low, bracket.least), bracket.room)
-    left = np.maximum((bracket.low * ranked.costs + bracket.least) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
-    keys = passes.least_keys(left, np.ones(len(left)), ranked.power)
-    return ranked.sifted_by(np.where(ranked.costs <= joules, keys, passes.SPECIAL), bracket.room)
-
-
-def _bracket(ranked: cpu.Ranked, k: int, joules: float, errors: float) -> Bracket | None:
+def _bracket(source: Source, k: int, joules: float, errors: float) -> Bracket | None:
     """By a sample, so many standard errors wide; None where it would hold too few that are chosen."""
-    d = ranked.size
+    d = source.size
     m = min(SAMPLE, WANTED * d // max(k, 1) + WANTED)
     if d <= 2 * m:
         return None
-    w, c = ranked.sample(m)
+    w, c = source.sample(m)
     useful = (c <= joules) & (w > 0)
     sample = _Sample(w[useful], c[useful], m * k / d, m * joules / d)
     if min(len(sample.w), sample.places) < 100:
@@ -213,14 +277,13 @@ class _Search:
     ceiling  no entry that the budget pays is worth more
     """
 
-    def __init__(self, ranked: cpu.Ranked, bracket: Bracket, k: int, joules: float) -> None:
+    def __init__(self, ranked: cpu.Ranked, bracket: Bracket, dearest: float, k: int, joules: float) -> None:
         self.ranked, self.k, self.joules = ranked, k, joules
         self.low, self.high, least, _, _ = bracket
         table = np.zeros(digits.TABLE, np.int64)
         self.judged = _judged(ranked, bracket, joules, table)
         self.inside, self.paid = sum(part.sure for part in self.judged), exact.read(table)
-        dearest = min(joules, float(ranked.costs.max()))
-        self.ceiling = max(self.low * dearest + least, *(part.top for part in self.judged))
+        self.ceiling = max(self.low * min(joules, dearest) + least, *(part.top for part in self.judged))
         self.w, self.c = (np.concatenate([part[i] for part in self.judged]) for i in (0, 1))
         self.verdict = np.full(len(self.w), auction.LOOSE, np.uint8)
         self.reduced, self.chosen = np.empty(len(self.w)), np.empty(len(self.w), bool)  # room, used again and again

@@ -46,6 +46,7 @@ def facts() -> Iterator[Fact]:
     yield from _gpu()
     yield _cache()
     yield from _calls()
+    yield from _meters()
     yield Fact("simulator", f"{cores()} processes by default on the CPU, one a core")
     for extra, modules in EXTRAS.items():
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
@@ -61,11 +62,29 @@ def _kernel(device: torch.device) -> str:
 
 def _gpu() -> Iterator[Fact]:
     if not torch.cuda.is_available():
-        yield Fact("selection on a GPU", "no GPU that torch can use: everything works, on the CPU")
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        yield Fact("selection on a GPU", f"no GPU that torch can use ({built}): everything works, on the CPU")
         return
     name, kernel = torch.cuda.get_device_name(), _kernel(torch.device("cuda"))
-    reason = "" if kernel != "kernels.reference" else ": plain torch, slower, for want of Triton"
-    yield Fact("selection on a GPU", f"{kernel} on {name}{reason}")
+    if kernel == "kernels.reference":
+        why = "for want of Triton: pip install triton" if torch.version.cuda else "since Triton's are for NVIDIA's GPUs"
+        yield Fact("selection on a GPU", f"{kernel} on {name}: plain torch, slower, {why}")
+        yield Fact("both budgets on a GPU", "a search on the CPU; only entries in doubt are copied")
+        return
+    yield Fact("selection on a GPU", f"{kernel} on {name}, compiled by Triton {_version('triton')}")
+    yield Fact("both budgets on a GPU", "kernels.priced where costs are constant in layers, else a search on the CPU")
+
+
+def _meters() -> Iterator[Fact]:
+    """What can measure joules, and why nothing else can."""
+    from joulegrad.energy import meters
+
+    here, absent = meters.found()
+    for meter in here:
+        yield Fact("joules", f"measured by {meter.source}: {', '.join(meter.read())}")
+    for why in absent:
+        if why.mendable or not here:
+            yield Fact("joules", f"not measured by {why}")
 
 
 def _cache() -> Fact:
