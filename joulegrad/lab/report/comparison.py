@@ -17,6 +17,7 @@ __all__ = ["BOTH_REACH", "baseline", "table", "targets", "volumes"]
 BOTH_REACH = "both"
 STEPS = (0.01, 0.02, 0.05, 0.1)  # between accuracies to choose from
 CHOICES = 6
+BEYOND = 1.1  # times the largest cost: where the plane of the hypervolume ends
 
 
 def baseline(families: list[str], against: str | None) -> str:
@@ -111,7 +112,7 @@ def volumes(group: Setting, axis: Axis, against: str) -> list[dict[str, Any]]:
     costs = [cost for _, points in ends for cost, _ in points.values() if cost > 0]
     if not costs:
         return []
-    least, most = min(costs), max(costs)
+    least, most = min(costs), BEYOND * max(costs)
     found: dict[str, dict[int, float]] = {}
     for family in group.families:
         ways = [points for name, points in ends if name == family]

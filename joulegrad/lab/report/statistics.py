@@ -151,6 +151,8 @@ def volume(points: Sequence[tuple[float, float]], least: float, most: float) -> 
         return None
     area, best = 0.0, 0.0
     edges = [(max(cost, least), accuracy) for cost, accuracy in sorted(points) if cost < most]
+    if not edges:
+        return 0.0
     for (cost, accuracy), (following, _) in zip(edges, [*edges[1:], (most, 0.0)], strict=True):
         best = max(best, accuracy)
         area += best * math.log(following / cost)
