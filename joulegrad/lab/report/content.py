@@ -165,20 +165,19 @@ def _bits(runs: Sequence[Run]) -> Content | None:
     return {"index": _digits(index), "value": _digits(value), "rest": _digits(total - index - value), "bound": _digits(bound)}
 
 
-def _ledger(runs: Sequence[Run]) -> Content | None:
-    """Joules of a run by line of its ledger, as the mean over seeds; None where a line is not known."""
-    books = [[ledger(row) for row in run.rows] for run in runs]
-    if not all(book is not None for kept in books for book in kept):
+def _ledger(runs: Sequence[Run]) -> list[Content] | None:
+    """Joules of a run by phase and source, as the mean over seeds; None where a round's is not known."""
+    books = [[book for row in run.rows if (book := ledger(row)) is not None] for run in runs]
+    if any(len(kept) < len(run.rows) for kept, run in zip(books, runs, strict=True)):
         return None
-    names = dict.fromkeys(name for kept in books for book in kept if book for name in book)
-    lines: Content = {}
-    for name in names:
-        found = [[(book or {}).get(name, (None, "")) for book in kept] for kept in books]
-        sums = [math.fsum(joules for joules, _ in kept if joules is not None) for kept in found]
-        known = all(joules is not None for kept in found for joules, _ in kept)
-        sources = sorted({source for kept in found for _, source in kept if source})
-        lines[name] = {"joules": _digits(fmean(sums)) if known else None, "source": ", ".join(sources)}
-    return lines
+    lines = dict.fromkeys(line for kept in books for book in kept for line in book)
+    found = []
+    for phase, source in lines:
+        each = [[book.get((phase, source), 0.0) for book in kept] for kept in books]
+        known = all(joules is not None for kept in each for joules in kept)
+        mean = fmean(math.fsum(joules or 0.0 for joules in kept) for kept in each)
+        found.append({"phase": phase, "source": source, "joules": _digits(mean) if known else None})
+    return found
 
 
 def _data(run: Run) -> Content:

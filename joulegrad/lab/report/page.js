@@ -40,8 +40,10 @@ function si(value, unit = "") {
   return `${(value / scale).toPrecision(3)} ${letter}${unit}`.trim();
 }
 const money = (value) => (axis().unit === "units" ? `${si(value)}` : si(value, axis().unit));
-const percent = (share, digits = 1) => (share == null ? "–" : `${(100 * share).toFixed(digits)} %`);
-const points = (share) => `${share >= 0 ? "+" : "−"}${Math.abs(100 * share).toFixed(1)}`;
+const percent = (share, digits = 1) => (share == null ? "–" : `${Math.min(Math.max(100 * share, 0), 100).toFixed(digits)} %`);
+const points = (share) => `${share >= 0 ? "+" : "−"}${Math.min(Math.abs(100 * share), 100).toFixed(1)}`;
+const apart = (share) => `${Math.abs(100 * share).toFixed(1)} points ${share >= 0 ? "ahead" : "behind"}`;
+const took = (s) => (s < 100 ? `${s.toFixed(1)} s` : s < 6000 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`);
 const times = (ratio) => (ratio >= 9.95 ? ratio.toFixed(0) : ratio.toFixed(2));
 
 function between(interval, write) {
@@ -75,6 +77,7 @@ function draw(id, traces, layout, absent) {
   Plotly.react(box, traces, layout, {
     responsive: true, displaylogo: false, displayModeBar: false, doubleClick: "reset", scrollZoom: false,
   });
+  box.whole = ends(box).map((range) => [...range]);
   if (!box.querySelector(".zoom")) zooming(box);
 }
 
@@ -108,13 +111,17 @@ function ranged(box, ranges) {
 }
 const zoom = (box, by) => ranged(box, ends(box).map(([a, b]) => [(a + b) / 2 - ((b - a) / 2) * by, (a + b) / 2 + ((b - a) / 2) * by]));
 const move = (box, x, y) => ranged(box, ends(box).map(([a, b], i) => [a + (b - a) * [x, y][i], b + (b - a) * [x, y][i]]));
-const reset = (box) => Plotly.relayout(box, { "xaxis.autorange": true, "yaxis.autorange": box.layout.yaxis.autorange || true });
+const reset = (box) => ranged(box, box.whole);
 const save = (box, name) => Plotly.downloadImage(box, { format: "png", scale: 2, filename: name.toLowerCase().replaceAll(" ", "-") });
 
-function money_axis() {
+/** A logarithmic axis, with as many numbers as there is room for. */
+function money_axis(totals, wide) {
   const a = axis();
   const unit = a.unit === "units" ? "" : a.unit;
-  return { type: "log", title: { text: `${a.label} (${a.source})`, standoff: 10 }, tickformat: "~s", ticksuffix: unit, exponentformat: "SI", dtick: "D2", minor: { showgrid: false } };
+  const known = totals.filter((total) => total > 0);
+  const decades = known.length ? Math.log10(Math.max(...known) / Math.min(...known)) : 1;
+  const dtick = decades > (wide && !NARROW.matches ? 3.2 : 1.3) ? 1 : decades > 0.5 ? "D2" : "D1";
+  return { type: "log", title: { text: `${a.label} (${a.source})`, standoff: 10 }, tickformat: "~s", ticksuffix: unit, exponentformat: "SI", dtick, minor: { showgrid: false } };
 }
 const accuracy_axis = { title: { text: "accuracy" }, tickformat: ".0%" };
 
@@ -144,7 +151,7 @@ function pareto() {
       text: ways.map((w) => hover(w, key)), hovertemplate: "%{text}<extra></extra>",
     });
   });
-  draw("pareto", traces, frame({ height: NARROW.matches ? 380 : 480, xaxis: money_axis(), yaxis: accuracy_axis }),
+  draw("pareto", traces, frame({ height: NARROW.matches ? 380 : 480, xaxis: money_axis(shown().map((w) => w.end[key]?.mean), true), yaxis: accuracy_axis }),
     traces.length ? null : "No method is chosen that has this figure.");
 }
 
@@ -188,47 +195,60 @@ function banded(id, xs, layout, x_text) {
 function bits() {
   const ways = shown().filter((w) => w.bits);
   const names = ways.map((w) => label(w.name));
-  const parts = [["index", "index", 0], ["value", "value", 5], ["rest", "header, scales, buffers", 4]];
+  const rows = ways.map((_, i) => i);
+  const most = Math.max(...ways.map((w) => w.bits.index + w.bits.value + w.bits.rest));
+  const parts = [["index", "index", 0], ["value", "value", 1], ["rest", "header, scales, buffers", 2]];
   const traces = parts.map(([key, name, at]) => ({
-    type: "bar", orientation: "h", name, y: names, x: ways.map((w) => w.bits[key]), marker: { color: COLOURS[theme()][at], pattern: { shape: ["", "/", "x"][parts.findIndex((p) => p[0] === key)], fgopacity: 0.35 } },
-    text: ways.map((w) => (w.bits[key] >= 1.2 ? w.bits[key].toPrecision(3) : "")), textposition: "inside", insidetextanchor: "middle", textangle: 0,
+    type: "bar", orientation: "h", name, y: rows, x: ways.map((w) => w.bits[key]), marker: hatched(["#0072B2", "#9CCBEB", "#E3B5CF"][at], parts.findIndex((p) => p[0] === key)),
+    text: ways.map((w) => (w.bits[key] >= 0.06 * most ? w.bits[key].toPrecision(3) : "")), textposition: "inside", insidetextanchor: key === "index" ? "start" : "middle", textangle: 0, insidetextfont: { color: key === "index" ? "#ffffff" : "#000000" },
     customdata: ways.map((w) => plain(w.name)), hovertemplate: `<b>%{customdata}</b><br>${name}: %{x:.3g} bits an entry<extra></extra>`,
   }));
   traces.push({
-    mode: "markers", name: "entropy bound of the indices", y: names, x: ways.map((w) => w.bits.bound), marker: { symbol: "diamond", size: 12, color: css("--ink"), line: { color: css("--paper"), width: 2 } },
+    mode: "markers", name: "entropy bound of the indices", y: rows, x: ways.map((w) => w.bits.bound), marker: { symbol: "diamond", size: 12, color: css("--ink"), line: { color: css("--paper"), width: 2 } },
     customdata: ways.map((w) => plain(w.name)), hovertemplate: "<b>%{customdata}</b><br>indices drawn at random: %{x:.3g} bits<extra></extra>",
   });
-  draw("bits", traces, bars(names, "bits an entry"), ways.length ? null : "These runs do not say what indices and values took: they are of an earlier version.");
+  draw("bits", traces, bars(names, "bits an entry", { range: [0, 1.03 * most] }), ways.length ? null : "These runs do not say what indices and values took: they are of an earlier version.");
 }
 
-const bars = (names, title, extra = {}) => frame({
-  barmode: "stack", bargap: 0.35, height: 110 + 30 * names.length, showlegend: true, margin: { l: 8, r: 16, t: 44, b: 8 },
-  legend: { orientation: "h", x: 0, xanchor: "left", y: 1.0, yanchor: "bottom", traceorder: "normal" },
-  xaxis: { title: { text: title }, ...extra }, yaxis: { autorange: "reversed", ticklabelposition: NARROW.matches ? "inside" : "outside", zeroline: false, showgrid: false, type: "category" },
-});
+/** A colour, and a pattern for those who do not see it. */
+const hatched = (color, at) => ({ color, line: { color: css("--paper"), width: 1 }, pattern: { shape: ["", "/", ".", "x", "-", "\\", "+"][at % 7], fillmode: "overlay", fgcolor: css("--paper"), fgopacity: 0.55, solidity: 0.15, size: 7 } });
+
+/** Rows of bars, named on the left; on a phone above each. */
+function bars(names, title, extra = {}) {
+  const narrow = NARROW.matches;
+  const above = names.map((text, i) => ({ text, x: 0, y: i - 0.5, xanchor: "left", yanchor: "middle", showarrow: false, font: { size: 11 } }));
+  return frame({
+    barmode: "stack", bargap: narrow ? 0.55 : 0.35, height: 110 + (narrow ? 46 : 30) * names.length, showlegend: true, margin: { l: 8, r: 16, t: narrow ? 96 : 44, b: 8 },
+    legend: { orientation: "h", x: 0, xanchor: "left", y: 1.0, yanchor: "bottom", traceorder: "normal" },
+    annotations: narrow ? above : [],
+    xaxis: { title: { text: title }, ...extra },
+    yaxis: { range: [names.length - 0.5, narrow ? -0.8 : -0.5], tickvals: names.map((_, i) => i), ticktext: names, showticklabels: !narrow, zeroline: false, showgrid: false },
+  });
+}
 
 /** A name as an axis has room for it. */
 function label(name) {
-  const room = NARROW.matches ? 24 : 46;
+  const room = NARROW.matches ? 52 : 46;
   return plain(name.length > room ? `${name.slice(0, room - 12)}…${name.slice(-11)}` : name);
 }
 
 function ledger() {
   const ways = shown().filter((w) => w.ledger);
-  const lines = [...new Set(ways.flatMap((w) => Object.keys(w.ledger)))];
-  const known = lines.filter((line) => ways.some((w) => w.ledger[line] && w.ledger[line].joules != null));
+  const lines = [...new Map(ways.flatMap((w) => w.ledger).map((line) => [`${line.phase} (${line.source})`, line])).keys()];
+  const joules = (way, line) => way.ledger.find((l) => `${l.phase} (${l.source})` === line)?.joules;
+  const known = lines.filter((line) => ways.some((w) => joules(w, line) != null));
   const unknown = lines.filter((line) => !known.includes(line));
   const names = ways.map((w) => label(w.name));
+  const rows = ways.map((_, i) => i);
   $("ledger-lead").textContent = ways.length
-    ? `What a run cost, all clients and all rounds, as the mean over seeds. ${unknown.length ? `Not measured or configured, and not zero: ${unknown.join(", ")}.` : ""}`
+    ? `What a run cost, all clients and all rounds, as the mean over seeds; each part says whether it was measured, coded from real bytes, or modelled. ${ways.length < shown().length ? "Ways without a ledger are left out. " : ""}${unknown.length ? `Not known, which is not zero: ${unknown.join(", ")}.` : ""}`
     : "";
   const traces = known.map((line, at) => ({
-    type: "bar", orientation: "h", name: `${plain(line)} (${plain(ways.map((w) => w.ledger[line]?.source).find(Boolean) || "source not said")})`, y: names,
-    x: ways.map((w) => w.ledger[line]?.joules ?? null), marker: { color: COLOURS[theme()][at % 7], pattern: { shape: ["", "/", "x", ".", "-", "\\", "+"][at % 7], fgopacity: 0.35 } },
-    customdata: ways.map((w) => [plain(w.name), si(w.ledger[line]?.joules, "J")]), hovertemplate: `<b>%{customdata[0]}</b><br>${plain(line)}: %{customdata[1]}<extra></extra>`,
+    type: "bar", orientation: "h", name: plain(line), y: rows, x: ways.map((w) => joules(w, line) ?? null), marker: hatched(COLOURS[theme()][at % 7], at),
+    customdata: ways.map((w) => [plain(w.name), si(joules(w, line), "J")]), hovertemplate: `<b>%{customdata[0]}</b><br>${plain(line)}: %{customdata[1]}<extra></extra>`,
   }));
   draw("ledger", traces, bars(names, "joules", { tickformat: "~s", ticksuffix: "J" }),
-    known.length ? null : "Not measured or configured: these runs have no energy ledger. It needs a device and a link in the experiment, or a meter.");
+    known.length ? null : "Not measured or configured: these runs have no energy ledger. An experiment with a ledger names a device and a link.");
 }
 
 function layers() {
@@ -283,9 +303,12 @@ function data() {
 
 // --- words and tables ---
 
+/** A name that may be broken after a bracket or a comma. */
+const breakable = (name) => name.split(/(?<=[(,/])/).flatMap((part, at) => (at ? [element("wbr"), part] : [part]));
+
 function filled(id, heads, rows) {
   const head = element("thead", {}, element("tr", {}, ...heads.map(([text, small, kind]) => element("th", { scope: "col", class: kind }, text, small ? element("small", {}, small) : null))));
-  const body = element("tbody", {}, ...rows.map(([attributes, first, ...cells]) => element("tr", attributes, element("th", { scope: "row" }, first),
+  const body = element("tbody", {}, ...rows.map(([attributes, first, ...cells]) => element("tr", attributes, element("th", { scope: "row" }, ...breakable(first)),
     ...cells.map((cell) => (Array.isArray(cell) ? element("td", { class: cell[2] }, cell[0], cell[1] ? element("small", {}, cell[1]) : null) : element("td", {}, cell))))));
   $(id).replaceChildren(head, body);
 }
@@ -294,12 +317,12 @@ function tables() {
   const a = axis();
   const rows = group().table[state.axis];
   const both = state.target === "both";
-  const what = { units: "energy (paper's units)", bytes_up: "bytes" }[a.key] || "joules";
+  const what = { units: "energy (paper's units)", bytes_up: "bytes", uplink_joules: "joules of the uplink" }[a.key] || "joules of all that the ledger has";
   $("table-lead").textContent = `Each method against ${group().baseline} at the same density, in ${what} (${a.source}), seed by seed. `
     + "In small print: 95 % confidence intervals over seeds (Student's t). A cost at an accuracy is what had been spent at the first evaluation "
     + `that reached it${both ? ", here the highest that every run of the two reached" : ""}; accuracy at equal cost is the last one evaluated within what the cheaper run spent in all. `
     + "With many comparisons, one in twenty intervals misses by chance.";
-  filled("table", [["method"], ["accuracy", "at the end"], ["cost", "of the run"], ["cost", both ? "at the accuracy both reach" : `at ${percent(Number(state.target), 0)}`], ["times the baseline's", "at that accuracy"], ["accuracy gained", "points, at equal cost"], ["so", "", "text"]],
+  filled("table", [["method"], ["accuracy", "at the end"], ["cost", "of the run"], ["cost", both ? "at the accuracy both reach" : `at ${percent(Number(state.target), 0)}`], ["times the baseline's", "at that accuracy"], ["accuracy gained", "points, at equal cost"], ["verdict", "", "text"]],
     rows.map((row, at) => [at, row]).filter(([at]) => !state.hidden.has(group().ways[at].family)).map(([, row]) => {
       const accuracy = row.accuracy ? [percent(row.accuracy[0]), between(row.accuracy, (v) => percent(v))] : "–";
       const spent = row.spent ? [money(row.spent[0]), between(row.spent, money)] : "–";
@@ -325,21 +348,23 @@ function tables() {
 function short() {
   const said = [];
   const rows = group().table[state.axis];
-  const what = { units: "energy (modelled, the paper's units)", bytes_up: "bytes sent (coded)" }[state.axis] || "uplink joules (coded)";
+  const what = { units: "energy, modelled in the paper's units", bytes_up: "bytes sent, coded", uplink_joules: "joules of the uplink, coded" }[state.axis] || `all joules of the ledger, ${axis().source}`;
+  $("short-lead").textContent = `Against ${group().baseline}${state.knob ? `, at ${state.knob}` : ""}; the cost is ${what}. In brackets: 95 % confidence intervals over seeds${group().ways.every((w) => w.seeds.length < 2) ? "; there is but one seed, so none" : ""}.`;
   for (const way of curves()) {
     const row = rows[way.at];
     const at = row.at_accuracy && row.at_accuracy.both;
     if (!at || !at.interval) continue;
     const [ratio, low, high] = at.interval;
     const gain = row.at_cost && row.at_cost.interval;
-    said.push(`${row.way} reaches ${percent(at.target)} with ${times(ratio)} times the ${what} of ${row.baseline}`
-      + (low == null ? " (one seed)" : ` (${times(low)} to ${times(high)})`)
-      + (gain ? `; at equal cost it is ${points(gain[0])} points ${gain[0] >= 0 ? "ahead" : "behind"}${gain[1] == null ? "" : ` (${points(gain[1])} to ${points(gain[2])})`}.` : ".")
-      + (!way.finished ? " Its runs are not finished." : ""));
+    const other = row.baseline.startsWith(group().baseline) && row.baseline !== group().baseline && !row.baseline.endsWith(way.knob || state.knob) ? ` of ${row.baseline}` : "";
+    said.push(`${way.knob === state.knob ? group().families[way.family] : row.way} reaches ${percent(at.target)} with ${times(ratio)} times the cost${other}${low == null ? "" : ` (${times(low)} to ${times(high)})`}`
+      + (gain ? `; at equal cost it is ${apart(gain[0])}${gain[1] == null ? "" : ` (${points(gain[1])} to ${points(gain[2])})`}.` : ".")
+      + (way.finished ? "" : " Its runs are not finished."));
   }
   if (!said.length) {
     for (const way of curves()) if (way.end.accuracy) said.push(`${way.name}: accuracy ${percent(way.end.accuracy.mean)} after ${Math.min(...way.rounds_played)} rounds${way.end[state.axis] ? `, for ${si(way.end[state.axis].mean, axis().unit === "units" ? " units" : axis().unit)} (${axis().source})` : ""}.`);
   }
+  if (!group().ways.some((w) => w.family !== group().families.indexOf(group().baseline))) $("short-lead").textContent = "";
   $("short").replaceChildren(...said.map((text) => element("li", {}, text)));
 }
 
@@ -361,7 +386,9 @@ function once() {
     $("notes").append(box);
   }
   filled("runs", [["run"], ["sends", "", "text"], ["seed"], ["rounds"], ["accuracy"], ["Σc", "modelled"], ["sent", "coded"], ["took"]],
-    C.runs.map((r) => [{}, r.folder, [r.compress, "", "text"], String(r.seed), [`${r.rounds}/${r.asked}`, r.state === "finished" ? "" : r.state], percent(r.accuracy), si(r.cost), si(r.bytes_up, "B"), r.seconds == null ? "–" : `${si(r.seconds)} s`]));
+    C.runs.map((r) => [{}, r.folder, [r.compress, "", "text"], String(r.seed), [`${r.rounds}/${r.asked}`, r.state === "finished" ? "" : r.state], percent(r.accuracy), si(r.cost), si(r.bytes_up, "B"), r.seconds == null ? "–" : took(r.seconds)]));
+  $("all-runs").open = C.runs.length <= 12;
+  $("all-runs").firstElementChild.textContent = `All ${count(C.runs.length, "run")}`;
   for (const id of ["common", "provenance"]) {
     $(id).replaceChildren(element("tbody", {}, ...Object.entries(C[id]).map(([key, value]) => element("tr", {}, element("th", { scope: "row" }, key), element("td", {}, value)))));
   }
@@ -445,7 +472,7 @@ function render() {
   short();
   pareto();
   banded("rounds", (way) => way.rounds, { xaxis: { title: { text: "round" } } }, () => "");
-  banded("spent", (way) => way.spent[state.axis], { xaxis: money_axis() }, (way, i) => `<br>for ${money(way.spent[state.axis][i])}`);
+  banded("spent", (way) => way.spent[state.axis], { xaxis: money_axis(curves().flatMap((w) => w.spent[state.axis] || [])) }, (way, i) => `<br>for ${money(way.spent[state.axis][i])}`);
   tables();
   layers();
   starved();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -33,30 +34,37 @@ def totals(figures: Iterable[float | None]) -> list[float] | None:
     return None if None in known else list(accumulate(float(figure or 0.0) for figure in known))
 
 
-def ledger(row: Row) -> dict[str, tuple[float | None, str]] | None:
-    """The round's ledger: of each of its lines the joules, None where they are not known, and their source."""
-    found = row.get("ledger")
+def ledger(row: Row) -> dict[tuple[str, str], float | None] | None:
+    """The round's joules by phase and source; None where no ledger was kept, or of a phase that a meter could not say.
+
+    Example:
+        >>> ledger({"round": 1}) is None
+        True
+        >>> ledger({"joules": {"coded": {"uplink": 0.5}, "modelled": {"train": 2.0}}})
+        {('uplink', 'coded'): 0.5, ('train', 'modelled'): 2.0}
+    """
+    found = row.get("joules")
     if not isinstance(found, Mapping):
         return None
-    lines: dict[str, tuple[float | None, str]] = {}
-    for name, line in found.items():
-        if isinstance(line, Mapping):
-            lines[name] = (line.get("joules"), str(line.get("source", "")))
-        elif line is None or isinstance(line, int | float):
-            lines[name] = (line, "")
-    return lines
+    return {(phase, source): joules for source, phases in found.items() for phase, joules in phases.items()}
 
 
 def _uplink(row: Row) -> float | None:
     lines = ledger(row)
-    return None if lines is None else lines.get("uplink", (None, ""))[0]
+    return None if lines is None else lines.get(("uplink", "coded"), 0.0)  # nothing was sent
 
 
+def _everything(row: Row) -> float | None:
+    lines = ledger(row)
+    if lines is None or None in lines.values():
+        return None
+    return math.fsum(joules for joules in lines.values() if joules is not None)
+
+
+NO_LEDGER = "not measured or configured: these experiments have no ledger"
 AXES = (
     Axis("units", "Energy, paper's units", "Σc of what was sent", "units", "modelled", lambda row: row["cost"]),
-    Axis(
-        "uplink_joules", "Uplink joules", "energy of the uplink", "J", "coded", _uplink,
-        "not configured: these runs have no ledger, as no device and link was named",
-    ),
+    Axis("uplink_joules", "Uplink joules", "energy of the uplink", "J", "coded", _uplink, NO_LEDGER),
+    Axis("all_joules", "All joules", "energy of the whole ledger", "J", "all sources", _everything, NO_LEDGER),
     Axis("bytes_up", "Bytes sent", "payloads, all clients", "B", "coded", lambda row: row["bytes_up"]),
-)  # fmt: skip
+)
