@@ -510,8 +510,8 @@ def test_a_row_is_complete_and_adds_up():
     for row in rows:
         assert set(row) == {
             "round", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "entries", "cost", "density",
-            "index_bytes", "value_bytes", "entropy_bytes", "layer_entries", "layer_density", "starved_layers", "clients",
-            "lost", "seconds",
+            "index_bytes", "value_bytes", "entropy_bytes", "layer_entries", "layer_density", "starved_layers",
+            "clients", "lost", "seconds",
         }  # fmt: skip
         assert row["entries"] == sum(row["layer_entries"]) == 3 * 79
         assert row["density"] == 3 * 79 / (3 * 79_754)

@@ -295,7 +295,9 @@ class _Heard:
             self.bytes, self.entries = self.bytes + len(answer.payload), self.entries + len(sent)
             self.index_bytes += parsed.index_bytes
             counts = parsed.layers[:, ENTRIES].tolist()
-            self.entropy.append(math.fsum(s.size * entropy(k, s.size) for k, s in zip(counts, layout.segments, strict=True)))
+            self.entropy.append(
+                math.fsum(s.size * entropy(k, s.size) for k, s in zip(counts, layout.segments, strict=True))
+            )
             self.answers += 1
             self.seconds["decode"] += decoded - started
             for name, seconds in answer.seconds.items():

@@ -9,7 +9,16 @@ from typing import Any
 from joulegrad.lab.naming import nearest
 from joulegrad.lab.report.runs import Run
 from joulegrad.lab.report.spent import Axis
-from joulegrad.lab.report.statistics import Interval, difference, first_to_reach, interval, ratio, verdict, volume, within
+from joulegrad.lab.report.statistics import (
+    Interval,
+    difference,
+    first_to_reach,
+    interval,
+    ratio,
+    verdict,
+    volume,
+    within,
+)
 from joulegrad.lab.report.ways import Setting, Way
 
 __all__ = ["BOTH_REACH", "baseline", "table", "targets", "volumes"]
@@ -51,7 +60,10 @@ def table(group: Setting, axis: Axis, against: str) -> list[dict[str, Any]]:
     rows = []
     for way in group.ways:
         other = group.counterpart(way, against)
-        rows.append({"way": way.name, "baseline": other.name, "seeds": len(way.compared)} | _row(way, other, axis, targets(group)))
+        rows.append(
+            {"way": way.name, "baseline": other.name, "seeds": len(way.compared)}
+            | _row(way, other, axis, targets(group))
+        )
     return rows
 
 
@@ -70,8 +82,9 @@ def _row(way: Way, other: Way, axis: Axis, choices: list[float]) -> dict[str, An
     at_accuracy = {BOTH_REACH: _reaching(mine, yours, target)}
     for choice in choices:
         at_accuracy[f"{choice:g}"] = _reaching(mine, yours, choice)
-    learned = [{s: a for s, c in curves.items() if (a := within(*c, budget)) is not None} for curves in (mine, yours)]
-    gain = difference(*learned) if [len(each) for each in learned] == [len(mine), len(yours)] else None
+    afforded = [{seed: within(a, spent, budget) for seed, (a, spent) in curves.items()} for curves in (mine, yours)]
+    learned = [{seed: a for seed, a in each.items() if a is not None} for each in afforded]
+    gain = difference(learned[0], learned[1]) if learned == afforded else None
     cost = at_accuracy[BOTH_REACH]["interval"]
     return row | {
         "same": False,
@@ -87,7 +100,7 @@ def _row(way: Way, other: Way, axis: Axis, choices: list[float]) -> dict[str, An
 def _reaching(ours: Mapping[int, Any], theirs: Mapping[int, Any], target: float) -> dict[str, Any]:
     """What both had spent when they first reached an accuracy, and ours over theirs."""
     spent = [
-        {s: c for s, curve in curves.items() if (c := first_to_reach(*curve, target)) is not None}
+        {s: c for s, curve in curves.items() if (c := first_to_reach(curve[0], curve[1], target)) is not None}
         for curves in (ours, theirs)
     ]
     all_did = len(spent[0]) == len(ours) and len(spent[1]) == len(theirs)
@@ -136,7 +149,9 @@ def _curves(way: Way, axis: Axis) -> dict[int, tuple[list[float], list[float]]]:
         spent = axis.spent(run.rows)
         if spent is None:
             continue
-        pairs = [(row["accuracy"], total) for row, total in zip(run.rows, spent, strict=True) if row["accuracy"] is not None]
+        pairs = [
+            (row["accuracy"], total) for row, total in zip(run.rows, spent, strict=True) if row["accuracy"] is not None
+        ]
         if pairs:
             curves[run.seed] = ([a for a, _ in pairs], [total for _, total in pairs])
     return curves

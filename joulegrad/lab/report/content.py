@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -34,7 +35,10 @@ def content(found: Found, *, against: str | None = None, title: str = "joulegrad
     """
     groups = settings(found.runs)
     usable = [axis for axis in AXES if any(axis.spent(run.rows) for run in found.runs)]
-    layers = sum(len(run.header.get("layers", ())) for run in {way.runs[0].folder: way.runs[0] for group in groups for way in group.ways}.values())
+    layers = sum(
+        len(run.header.get("layers", ()))
+        for run in {way.runs[0].folder: way.runs[0] for group in groups for way in group.ways}.values()
+    )
     columns = min(max(CELLS // max(layers, 1), COLUMNS[0]), COLUMNS[1])
     return {
         "title": title,
@@ -138,7 +142,7 @@ def _layers(runs: Sequence[Run], rounds: int, columns: int) -> Content | None:
         return None
     sizes = list(names.values())
     edges = [round(i * rounds / min(columns, rounds)) for i in range(min(columns, rounds) + 1)]
-    blocks = list(zip(edges, edges[1:], strict=False))
+    blocks = list(pairwise(edges))
 
     def density(layer: int, first: int, stop: int) -> float | None:
         known = [d[layer] for run in runs for row in run.rows[first:stop] if (d := row.get("layer_density"))]
@@ -162,7 +166,12 @@ def _bits(runs: Sequence[Run]) -> Content | None:
     each = {name: 8 * sum(row[name] for row in rows) / entries for name in ("index_bytes", "value_bytes", "bytes_up")}
     bound = 8 * math.fsum(row["entropy_bytes"] for row in rows) / entries
     index, value, total = each["index_bytes"], each["value_bytes"], each["bytes_up"]
-    return {"index": _digits(index), "value": _digits(value), "rest": _digits(total - index - value), "bound": _digits(bound)}
+    return {
+        "index": _digits(index),
+        "value": _digits(value),
+        "rest": _digits(total - index - value),
+        "bound": _digits(bound),
+    }
 
 
 def _ledger(runs: Sequence[Run]) -> list[Content] | None:

@@ -120,7 +120,7 @@ function money_axis(totals, wide) {
   const unit = a.unit === "units" ? "" : a.unit;
   const known = totals.filter((total) => total > 0);
   const decades = known.length ? Math.log10(Math.max(...known) / Math.min(...known)) : 1;
-  const dtick = decades > (wide && !NARROW.matches ? 3.2 : 1.3) ? 1 : decades > 0.5 ? "D2" : "D1";
+  const dtick = decades > (wide && !NARROW.matches ? 3.2 : 1.3) ? 1 : decades > 0.5 ? "D2" : undefined;
   return { type: "log", title: { text: `${a.label} (${a.source})`, standoff: 10 }, tickformat: "~s", ticksuffix: unit, exponentformat: "SI", dtick, minor: { showgrid: false } };
 }
 const accuracy_axis = { title: { text: "accuracy" }, tickformat: ".0%" };
@@ -218,7 +218,7 @@ function bars(names, title, extra = {}) {
   const narrow = NARROW.matches;
   const above = names.map((text, i) => ({ text, x: 0, y: i - 0.5, xanchor: "left", yanchor: "middle", showarrow: false, font: { size: 11 } }));
   return frame({
-    barmode: "stack", bargap: narrow ? 0.55 : 0.35, height: 110 + (narrow ? 46 : 30) * names.length, showlegend: true, margin: { l: 8, r: 16, t: narrow ? 96 : 44, b: 8 },
+    barmode: "stack", bargap: narrow ? 0.55 : 0.35, height: 150 + (narrow ? 46 : 30) * names.length, showlegend: true, margin: { l: 8, r: 16, t: narrow ? 96 : 44, b: 8 },
     legend: { orientation: "h", x: 0, xanchor: "left", y: 1.0, yanchor: "bottom", traceorder: "normal" },
     annotations: narrow ? above : [],
     xaxis: { title: { text: title }, ...extra },
@@ -272,7 +272,7 @@ function layers() {
     zmin: -4, zmax: 0, colorscale: ramp, xgap: 1, ygap: 1, hoverongaps: true,
     colorbar: { title: { text: "sent", side: "right" }, tickvals: [-4, -3, -2, -1, 0], ticktext: ["≤ 0.01 %", "0.1 %", "1 %", "10 %", "100 %"], thickness: 12, outlinewidth: 0, len: 1 },
   }], frame({
-    height: Math.max(260, 110 + (found.names.length > 24 ? 15 : 24) * found.names.length), xaxis: { title: { text: "round" }, showgrid: false, zeroline: false },
+    height: Math.max(280, 120 + (found.names.length > 24 ? 15 : 24) * found.names.length), xaxis: { title: { text: "round" }, showgrid: false, zeroline: false },
     yaxis: { autorange: "reversed", tickvals: y, ticktext: found.names.map((n) => plain(cut(n))), showgrid: false, zeroline: false, tickfont: { size: found.names.length > 24 ? 10 : 12 } },
   }));
 }
@@ -298,7 +298,7 @@ function data() {
     type: "heatmap", z: Array.from({ length: classes }, (_, c) => counts.map((row) => row[c])), colorscale: ramp, zmin: 0, xgap: 1, ygap: 1,
     text: Array.from({ length: classes }, (_, c) => counts.map((row, k) => `client ${k} (${sizes[k].toLocaleString("en")} examples)<br>class ${c}: ${row[c]}`)),
     hovertemplate: "%{text}<extra></extra>", colorbar: { title: { text: "examples", side: "right" }, thickness: 12, outlinewidth: 0, len: 1 },
-  }], frame({ height: Math.min(600, 150 + 20 * classes), xaxis: { title: { text: "client" }, showgrid: false, zeroline: false }, yaxis: { title: { text: "class" }, showgrid: false, zeroline: false } }));
+  }], frame({ height: Math.min(600, 240 + 16 * classes), xaxis: { title: { text: "client" }, showgrid: false, zeroline: false }, yaxis: { title: { text: "class" }, showgrid: false, zeroline: false } }));
 }
 
 // --- words and tables ---

@@ -98,7 +98,9 @@ def ratio(ours: Mapping[int, float], theirs: Mapping[int, float], confidence: fl
     found = difference(logs[0], logs[1], confidence)
     if found is None:
         return None
-    return Interval(*(None if value is None else math.exp(value) for value in found[:3]), found.n)  # type: ignore[arg-type]
+    if found.low is None or found.high is None:
+        return found._replace(mean=math.exp(found.mean))
+    return Interval(math.exp(found.mean), math.exp(found.low), math.exp(found.high), found.n)
 
 
 def first_to_reach(accuracies: Sequence[float | None], spent: Sequence[float], target: float) -> float | None:
