@@ -1,4 +1,4 @@
-"""The report opened from disk in a real browser, as a user opens it: three sizes, light and dark, mouse, finger and keys.
+"""The report opened from disk in a real browser, as users open it: three sizes, light and dark, mouse, finger, keys.
 
 Needs a chromium of the system's and `pip install 'joulegrad[browser]'`. Screenshots are left in scratch/screens.
 """

@@ -130,6 +130,22 @@ def test_a_ledger_becomes_joules_and_none_stays_none(tmp_path):
     assert {(line["phase"], line["source"]): line["joules"] for line in way["ledger"]} == {
         ("uplink", "coded"): 1.0, ("downlink", "coded"): 2.0, ("train", "modelled"): 4.0, ("train", "measured"): None,
     }  # fmt: skip
+    made_runs.write(
+        tmp_path / "known",
+        [0.5],
+        compress="dense",
+        more={"joules": {"coded": {"uplink": 0.5}, "modelled": {"train": 2.0}}},
+    )
+    (dense,) = [way for way in made(tmp_path)["settings"][0]["ways"] if way["name"] == "everything"]
+    assert (dense["end"]["all_joules"]["mean"], dense["sending"]) == (2.5, 0.2)
+    made_runs.write(
+        tmp_path / "twice",
+        [0.5],
+        compress="TopK(k=3)",
+        more={"joules": {"measured": {"train": 1.0}, "modelled": {"train": 2.0}}},
+    )
+    (twice,) = [way for way in made(tmp_path)["settings"][0]["ways"] if way["name"] == "TopK, k=3"]
+    assert "all_joules" not in twice["end"]  # the same work, said twice
     made_runs.write(tmp_path / "without", [0.5, 0.6], compress="TopK(density=0.2)")
     ways = {way["name"]: way for way in made(tmp_path)["settings"][0]["ways"]}
     assert ways["TopK, density=0.2"]["ledger"] is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -65,3 +67,42 @@ def report(
             display.line(console, f"not begun: {len(found.missing)}", "yellow")
         for path in paths:
             display.line(console, f"{len(found.runs)} runs in {path}")
+
+
+WATCH_EXAMPLES = """\b
+Examples:
+  joulegrad watch runs/sweep                     until all have ended; Ctrl-C leaves
+  joulegrad watch runs/mine --every 5
+  joulegrad watch runs --once                    print where all stand, and exit
+"""
+
+
+@app.command(epilog=WATCH_EXAMPLES)
+def watch(
+    runs: Annotated[list[Path], typer.Argument(help="Runs, or folders of runs; a sweep's may have not begun yet.")],
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print where all stand, and exit.")] = False,
+) -> None:
+    """Follow running experiments from their files.
+
+    The runs are not asked and notice nothing; leaving leaves them alone. Works over ssh, and at any width.
+    """
+    from rich.live import Live
+
+    from joulegrad.cli import watching
+    from joulegrad.lab.progress import Follower
+
+    console = Console()
+    with mistakes():
+        follower = Follower(runs)
+        if once or not console.is_terminal:
+            console.print(watching.Screen(follower.look(), follower.took, whole=True))
+            return
+        with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                found = follower.look()
+                live.update(watching.Screen(found, follower.took), refresh=True)
+                if all(run.state in ("finished", "damaged") for run in found):
+                    break
+                time.sleep(max(every, 20 * follower.took))  # looking takes a twentieth of a core at most
+        console.print(watching.Screen(follower.look(), follower.took, whole=True))

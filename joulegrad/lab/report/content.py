@@ -114,7 +114,7 @@ def _way(way: Way, axes: Sequence[Axis], columns: int, families: list[str]) -> C
         "end": end,
         "layers": _layers(runs, rounds, columns),
         "bits": _bits(runs),
-        "ledger": _ledger(runs),
+        "ledger": _ledger(runs), "sending": _sending(end),
     }  # fmt: skip
 
 
@@ -172,6 +172,12 @@ def _bits(runs: Sequence[Run]) -> Content | None:
         "rest": _digits(total - index - value),
         "bound": _digits(bound),
     }
+
+
+def _sending(end: Content) -> float | None:
+    """The uplink's share of all joules: what sending less could save at most."""
+    uplink, everything = end.get("uplink_joules"), end.get("all_joules")
+    return _digits(uplink["mean"] / everything["mean"]) if uplink and everything and everything["mean"] else None
 
 
 def _ledger(runs: Sequence[Run]) -> list[Content] | None:

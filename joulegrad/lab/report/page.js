@@ -218,7 +218,7 @@ function bars(names, title, extra = {}) {
   const narrow = NARROW.matches;
   const above = names.map((text, i) => ({ text, x: 0, y: i - 0.5, xanchor: "left", yanchor: "middle", showarrow: false, font: { size: 11 } }));
   return frame({
-    barmode: "stack", bargap: narrow ? 0.55 : 0.35, height: 150 + (narrow ? 46 : 30) * names.length, showlegend: true, margin: { l: 8, r: 16, t: narrow ? 96 : 44, b: 8 },
+    barmode: "stack", bargap: narrow ? 0.55 : 0.35, height: (narrow ? 166 : 176) + (narrow ? 46 : 30) * names.length, showlegend: true, margin: { l: 8, r: 16, t: narrow ? 112 : 84, b: 8 },
     legend: { orientation: "h", x: 0, xanchor: "left", y: 1.0, yanchor: "bottom", traceorder: "normal" },
     annotations: narrow ? above : [],
     xaxis: { title: { text: title }, ...extra },
@@ -243,6 +243,8 @@ function ledger() {
   $("ledger-lead").textContent = ways.length
     ? `What a run cost, all clients and all rounds, as the mean over seeds; each part says whether it was measured, coded from real bytes, or modelled. ${ways.length < shown().length ? "Ways without a ledger are left out. " : ""}${unknown.length ? `Not known, which is not zero: ${unknown.join(", ")}.` : ""}`
     : "";
+  const shares = ways.filter((w) => w.sending != null).map((w) => `${percent(w.sending, w.sending < 0.01 ? 2 : 1)} with ${w.name}`);
+  if (shares.length) $("ledger-lead").append(` Of all that, coded and modelled, the uplink is ${shares.join("; ")}: sending less cannot save more.`);
   const traces = known.map((line, at) => ({
     type: "bar", orientation: "h", name: plain(line), y: rows, x: ways.map((w) => joules(w, line) ?? null), marker: hatched(COLOURS[theme()][at % 7], at),
     customdata: ways.map((w) => [plain(w.name), si(joules(w, line), "J")]), hovertemplate: `<b>%{customdata[0]}</b><br>${plain(line)}: %{customdata[1]}<extra></extra>`,

@@ -55,8 +55,9 @@ def _uplink(row: Row) -> float | None:
 
 
 def _everything(row: Row) -> float | None:
+    """None where a part is not known, or where a phase has two sources, and would count twice."""
     lines = ledger(row)
-    if lines is None or None in lines.values():
+    if lines is None or None in lines.values() or len({phase for phase, _ in lines}) < len(lines):
         return None
     return math.fsum(joules for joules in lines.values() if joules is not None)
 
@@ -65,6 +66,14 @@ NO_LEDGER = "not measured or configured: these experiments have no ledger"
 AXES = (
     Axis("units", "Energy, paper's units", "Σc of what was sent", "units", "modelled", lambda row: row["cost"]),
     Axis("uplink_joules", "Uplink joules", "energy of the uplink", "J", "coded", _uplink, NO_LEDGER),
-    Axis("all_joules", "All joules", "energy of the whole ledger", "J", "all sources", _everything, NO_LEDGER),
+    Axis(
+        "all_joules",
+        "All joules",
+        "energy of the whole ledger",
+        "J",
+        "coded and modelled, added up",
+        _everything,
+        NO_LEDGER,
+    ),
     Axis("bytes_up", "Bytes sent", "payloads, all clients", "B", "coded", lambda row: row["bytes_up"]),
 )
