@@ -19,6 +19,10 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
+
+from joulegrad.lab.report import papers
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MODELS = {"resnet18": "ResNet-18", "vgg11": "VGG-11"}
@@ -316,12 +320,23 @@ def between(numbers: Iterable[float]) -> str:
     return least if least == largest else f"{least} to {largest}"
 
 
+def pareto() -> str:
+    """What a report says of the runs of `pareto.json`: each way against Top-K at the same density."""
+    found = results("pareto.json")
+    (setting,) = found["settings"]
+    return papers.table_markdown(found, setting, "units").strip()
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
+    "docs/concepts.md": [("benchmarks/pareto.json", pareto)],
     "docs/performance.md": [("benchmarks/select.json, what was asked", aims), ("benchmarks/select.json", select)],
 }
-PICTURES = {"docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json"}
+PICTURES = {
+    "docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json",
+    "docs/pictures/pareto.svg": "pareto.json", "docs/pictures/rounds.svg": "pareto.json",
+}  # fmt: skip
 
 
 def origin(name: str) -> str:

@@ -7,12 +7,15 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulegrad.lab.report.comparison import BOTH_REACH
 from joulegrad.lab.report.content import Content
 
-__all__ = ["figures", "table_csv", "table_latex", "table_markdown"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["figure", "figures", "table_csv", "table_latex", "table_markdown"]
 
 COLUMN = 3.5  # inches: a column of a conference paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8860B", "#CC79A7", "#56B4E9", "#000000")  # as on the page
@@ -36,18 +39,24 @@ def figures(content: Content, setting: Content, stem: Path, suffix: str, axis: s
         knob: such as "density=0.1"; None: the middle one of those that most methods share.
     """
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
         paths = []
-        for name, draw in (("energy", _energy), ("rounds", _rounds)):
-            figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
-            draw(figure.subplots(), content, setting, axis, knob)
+        for name in DRAWN:
             path = stem.with_name(f"{stem.name}-{name}{suffix}")
             metadata = {"Date": None} if suffix == ".svg" else {"CreationDate": None} if suffix == ".pdf" else None
-            figure.savefig(path, dpi=300, metadata=metadata)
+            figure(name, content, setting, axis, knob).savefig(path, dpi=300, metadata=metadata)
             paths.append(path)
     return paths
+
+
+def figure(name: str, content: Content, setting: Content, axis: str, knob: str | None) -> Figure:
+    """One of them: "energy" or "rounds"."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(COLUMN, 2.5), layout="constrained", facecolor="white")
+    DRAWN[name](made.subplots(), content, setting, axis, knob)
+    return made
 
 
 def _energy(axes: Any, content: Content, setting: Content, axis: str, knob: str | None) -> None:
@@ -98,6 +107,9 @@ def _rounds(axes: Any, content: Content, setting: Content, axis: str, knob: str 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     _finished(axes)
+
+
+DRAWN = {"energy": _energy, "rounds": _rounds}
 
 
 def _finished(axes: Any) -> None:
