@@ -37,7 +37,9 @@ def main() -> None:
     for place in ("started", "seconds"):  # of each run: of no use here
         for run in found["runs"]:
             del run[place]
-    RESULT.write_text(json.dumps(found, indent=None, separators=(",", ":")).replace('},{"name":', '},\n{"name":') + "\n")
+    RESULT.write_text(
+        json.dumps(found, indent=None, separators=(",", ":")).replace('},{"name":', '},\n{"name":') + "\n"
+    )
     print(f"{RESULT.relative_to(ROOT)}: {len(found['runs'])} runs")
 
 

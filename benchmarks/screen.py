@@ -1,6 +1,6 @@
 """Photograph the report of `results/pareto.json` in a browser: docs/pictures/report.png.
 
-    python benchmarks/screen.py    # needs a chromium of the system's, and pip install 'joulegrad[browser]'
+python benchmarks/screen.py    # needs a chromium of the system's, and pip install 'joulegrad[browser]'
 """
 
 from __future__ import annotations
