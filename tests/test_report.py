@@ -132,15 +132,15 @@ def test_a_ledger_becomes_joules_and_none_stays_none(tmp_path):
     }  # fmt: skip
     made_runs.write(
         tmp_path / "known",
-        [0.5],
+        [0.4, 0.5],
         compress="dense",
         more={"joules": {"coded": {"uplink": 0.5}, "modelled": {"train": 2.0}}},
     )
     (dense,) = [way for way in made(tmp_path)["settings"][0]["ways"] if way["name"] == "everything"]
-    assert (dense["end"]["all_joules"]["mean"], dense["sending"]) == (2.5, 0.2)
+    assert (dense["end"]["all_joules"]["mean"], dense["sending"]) == (5.0, 0.2)
     made_runs.write(
         tmp_path / "twice",
-        [0.5],
+        [0.4, 0.5],
         compress="TopK(k=3)",
         more={"joules": {"measured": {"train": 1.0}, "modelled": {"train": 2.0}}},
     )

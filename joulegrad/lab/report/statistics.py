@@ -89,8 +89,9 @@ def ratio(ours: Mapping[int, float], theirs: Mapping[int, float], confidence: fl
     """Ours over theirs, as geometric mean: exp of the `difference` of logarithms; None where a number is not positive.
 
     Example:
-        >>> ratio({0: 1.0, 1: 4.0}, {0: 2.0, 1: 8.0})
-        Interval(mean=0.5, low=0.5, high=0.5, n=2)
+        >>> found = ratio({0: 1.0, 1: 4.0}, {0: 2.0, 1: 8.0})
+        >>> round(found.mean, 9), found.n
+        (0.5, 2)
     """
     if any(value <= 0 for value in [*ours.values(), *theirs.values()]):
         return None
@@ -146,7 +147,7 @@ def volume(points: Sequence[tuple[float, float]], least: float, most: float) -> 
         HV = 1 / (ln most − ln least) · ∫ max {accuracy_i : cost_i ≤ c} d ln c
 
     Example:
-        >>> volume([(1.0, 0.5), (10.0, 0.9)], least=1.0, most=100.0)
+        >>> round(volume([(1.0, 0.5), (10.0, 0.9)], least=1.0, most=100.0), 9)
         0.7
     """
     if not (0 < least < most):

@@ -134,7 +134,7 @@ def _shortened(text: str, *, costs: bool) -> tuple[str, str]:
         >>> _shortened("ErrorFeedback(Quantized(CWMP(density=0.02, cost=LayerType()), bits=1))", costs=False)
         ('ErrorFeedback(Quantized(CWMP, bits=1))', 'density=0.02')
         >>> _shortened("CWMP(density=0.02, cost=LayerType())", costs=True)
-        ('CWMP(cost=LayerType())', 'density=0.02')
+        ('CWMP(cost=LayerType)', 'density=0.02')
     """
     if text == "dense":
         return "everything", ""
