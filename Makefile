@@ -57,6 +57,7 @@ benchmarks: $(READY)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/pareto.py
+	$(BIN)/python benchmarks/sensitivity.py
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py
 

@@ -13,6 +13,7 @@ import experiment_keys
 import pytest
 from typer.testing import CliRunner
 
+import joulegrad
 from joulegrad.cli import app
 from joulegrad.lab import archives, experiment, models, simulate
 
@@ -22,7 +23,7 @@ BLOCK = re.compile(r"^```(toml|python|console)\n(.*?)^```", re.MULTILINE | re.DO
 # what a command that is a mistake has in it, and its exit code
 SUCCEEDS = {"TopKK": 2, "=1.5)": 2, "run --set compress.density": 2, "Quantized(ErrorFeedback": 2, "nowhere": 2}
 PAGES = {  # with console blocks: how many commands there are at least
-    "README.md": 3, "docs/experiments.md": 14, "docs/quickstart.md": 3, "docs/troubleshooting.md": 5,
+    "README.md": 3, "docs/energy.md": 5, "docs/experiments.md": 14, "docs/quickstart.md": 3, "docs/troubleshooting.md": 5,
     "docs/howto/device.md": 2, "docs/howto/model-and-data.md": 2, "docs/howto/operator.md": 2,
     "docs/howto/payload.md": 3, "docs/howto/report.md": 6, "docs/howto/resume.md": 2,
 }  # fmt: skip
@@ -85,6 +86,11 @@ def test_every_block_of_every_page_is_run():
             else:
                 assert kind == "", f"{name}: nothing runs a block of {kind}"
     assert {str(page.relative_to(ROOT)) for page in pages} >= set(PAGES)
+
+
+def test_the_api_page_has_every_public_name():
+    text = (ROOT / "docs/api.md").read_text()
+    assert sorted(re.findall(r"^::: joulegrad\.(\w+)$", text, re.MULTILINE)) == sorted(joulegrad.__all__)
 
 
 def test_a_command_that_prints_something_else_is_noticed():

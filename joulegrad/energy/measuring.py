@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from subprocess import SubprocessError
 from threading import Event, Lock, Thread
 
-__all__ = ["Meter", "NoMeter", "Reading", "measure"]
+__all__ = ["Meter", "NoMeter", "Reading", "measure", "settled"]
 
 PLAUSIBLE_WATTS = 1000.0  # of one counter: a processor's package draws less, so a wrap takes longer than range / this
 FEW = 10  # moves of the sensor: with fewer in a window, the note says how far off it may be
@@ -121,7 +121,7 @@ def measure(meters: Meter | Iterable[Meter] | None = None, *, above: Reading | N
     reading.source = "+".join(dict.fromkeys(t.meter.source for t in tallies)) or None
     done = Event()
     threads = [Thread(target=t.watch, args=(done,), daemon=True) for t in tallies if t.meter.every is not None]
-    _settled()
+    settled()
     began = time.perf_counter()
     for tally in tallies:
         tally.begin()
@@ -130,7 +130,7 @@ def measure(meters: Meter | Iterable[Meter] | None = None, *, above: Reading | N
     try:
         yield reading
     finally:
-        _settled()
+        settled()
         for tally in tallies:
             tally.sample()
         reading.seconds = time.perf_counter() - began
@@ -247,11 +247,13 @@ def _coarse(tally: Tally, seconds: float) -> str:
     return ""
 
 
-def _settled() -> None:
-    """Wait for what a GPU was given to do, if torch is using one."""
+def settled() -> None:
+    """Wait for what GPUs were given to do, if torch is using any; one that it has not used is not woken."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    if torch is not None and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            if torch.cuda.memory_reserved(device):
+                torch.cuda.synchronize(device)
 
 
 def _said(why: BaseException) -> str:
