@@ -7,6 +7,7 @@ import re
 import runpy
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import experiment_keys
@@ -23,7 +24,8 @@ BLOCK = re.compile(r"^```(toml|python|console)\n(.*?)^```", re.MULTILINE | re.DO
 # what a command that is a mistake has in it, and its exit code
 SUCCEEDS = {"TopKK": 2, "=1.5)": 2, "run --set compress.density": 2, "Quantized(ErrorFeedback": 2, "nowhere": 2}
 PAGES = {  # with console blocks: how many commands there are at least
-    "README.md": 3, "docs/energy.md": 5, "docs/experiments.md": 14, "docs/quickstart.md": 3, "docs/troubleshooting.md": 5,
+    "README.md": 3, "docs/energy.md": 5, "docs/experiments.md": 14, "docs/quickstart.md": 3,
+    "docs/troubleshooting.md": 5,
     "docs/howto/device.md": 2, "docs/howto/model-and-data.md": 2, "docs/howto/operator.md": 2,
     "docs/howto/payload.md": 3, "docs/howto/report.md": 6, "docs/howto/resume.md": 2,
 }  # fmt: skip
@@ -81,6 +83,8 @@ def test_every_block_of_every_page_is_run():
                 assert name in PAGES, f"{name} has files and no test"
             elif kind == "python":
                 assert block.startswith(">>> "), f"{name}: neither a session nor a named file:\n{block}"
+            elif kind == "toml":
+                tomllib.loads(block)  # a part of a file
             elif kind == "console":
                 assert name in PAGES, f"{name} has commands and no test"
             else:
