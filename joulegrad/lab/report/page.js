@@ -442,7 +442,7 @@ function enter() {
   state.knob = knobs.length > 1 ? common[Math.floor((common.length - 1) / 2)] : "";
   $("knobs").hidden = knobs.length < 2;
   options($("knobs").querySelector("select"), [...knobs.map((knob) => [knob, knob]), ["", "all"]], state.knob, (value) => { state.knob = value; render(); });
-  state.way = Math.max(g.ways.findIndex((w) => w.layers && w.knob === state.knob && w.family !== g.families.indexOf(g.baseline)), 0);
+  state.way = Math.max(g.ways.findIndex((w) => w.layers && w.knob && (!state.knob || w.knob === state.knob) && w.family !== g.families.indexOf(g.baseline)), 0);
   options($("way"), g.ways.map((w, i) => [i, w.name]), state.way, (value) => { state.way = Number(value); layers(); });
   state.target = "both";
   options($("target"), [["both", "both reach"], ...g.targets.map((t) => [`${t}`, percent(t, 0)])], "both", (value) => { state.target = value; tables(); });
