@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from joulegrad import Device, Layout, profiles
 from joulegrad.lab.models import build
+from joulegrad.lab.report import papers
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -531,9 +532,17 @@ def between(numbers: Iterable[float]) -> str:
     return least if least == largest else f"{least} to {largest}"
 
 
+def pareto() -> str:
+    """What a report says of the runs of `pareto.json`: each way against Top-K at the same density."""
+    found = results("pareto.json")
+    (setting,) = found["settings"]
+    return papers.table_markdown(found, setting, "units").strip()
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
+    "docs/concepts.md": [("benchmarks/pareto.json", pareto)],
     "docs/energy.md": [
         ("joulegrad/profiles", profile_tables),
         ("Device, classifier over convolution", five_to_one),
@@ -547,7 +556,10 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("benchmarks/select.json", select),
     ],
 }
-PICTURES = {"docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json"}
+PICTURES = {
+    "docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json",
+    "docs/pictures/pareto.svg": "pareto.json", "docs/pictures/rounds.svg": "pareto.json",
+}  # fmt: skip
 
 
 def origin(name: str) -> str:
