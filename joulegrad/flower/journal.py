@@ -1,0 +1,34 @@
+"""A line of JSON for every node of every round: what a table of a running fleet is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from joulegrad.flower.broadcast import Asked
+from joulegrad.flower.refusal import Accepted
+
+__all__ = ["written"]
+
+
+def written(path: Path, round_: int, asked: Iterable[Asked], used: Iterable[Accepted]) -> None:
+    """A round of training is over: one line for each node that was asked, in one write."""
+    entries = {reply.node: reply.entries for reply in used}
+    rows = [
+        {
+            "round": round_,
+            "node": str(a.node),
+            "bytes_up": a.bytes_up,
+            "bytes_down": a.bytes_down,
+            "whole_models": a.whole_models,
+            "used": a.node in entries,
+            "entries": entries.get(a.node),
+            "failure": a.failure,
+            "refused": a.refused,
+        }
+        for a in asked
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
