@@ -8,7 +8,6 @@ import itertools
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
@@ -133,4 +132,4 @@ def same(a, b):
     )
 
 
-__all__ = ["Metadata", "Model", "Rig", "app_of", "context_of", "first_model", "fleet_of", "same", "step", "vector"]
+__all__ = ["Model", "Rig", "app_of", "context_of", "first_model", "fleet_of", "same", "step", "vector"]

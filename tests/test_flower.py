@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,11 +41,7 @@ def trained(strategy, grid, rounds=3, **options):
     return strategy.start(grid, first_model(), num_rounds=rounds, timeout=5, **options)
 
 
-# --- one line on each side ---------------------------------------------------------------------------------------------
-
-
-class Plain(Rig):
-    """Flower without joulegrad: what every strategy would do."""
+# --- one line on each side ------------------------------------------------------------------------------------------
 
 
 STRATEGIES = [
@@ -55,7 +53,7 @@ STRATEGIES = [
     FedProx(proximal_mu=0.1),
     FedMedian(),
     Krum(num_malicious_nodes=0),
-    DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1e-9, 1e9, 3),
+    DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1e-9, 10.0, 5),
 ]
 
 
@@ -63,7 +61,7 @@ def made(strategy):
     """A fresh one, since strategies remember."""
     kind, fields = type(strategy), {}
     if hasattr(strategy, "strategy"):
-        return kind(FedAvg(), 1e-9, 1e9, 3)
+        return kind(FedAvg(), 1e-9, 10.0, 5)
     for name in ("server_learning_rate", "server_momentum", "eta", "proximal_mu", "num_malicious_nodes"):
         if hasattr(strategy, name):
             fields[name] = getattr(strategy, name)
@@ -74,8 +72,8 @@ def made(strategy):
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
 def test_with_everything_sent_it_learns_what_flower_alone_learns(strategy, tmp_path):
-    ours = trained(Sparse(made(strategy), fleet=QUICK), Rig(fleet_of(DENSE, tmp_path)))
-    alone = trained(made(strategy), Plain(fleet_of(None, tmp_path)))
+    ours = trained(Sparse(made(strategy), fleet=QUICK), Rig(fleet_of(DENSE, tmp_path, n=5)))
+    alone = trained(made(strategy), Rig(fleet_of(None, tmp_path, n=5)))
     counters = {key for key, a in first_model().items() if a.dtype == "int64"}
     for key, array in alone.arrays.items():
         if key not in counters:
@@ -151,9 +149,7 @@ def test_a_strategy_of_the_users_own_gets_every_client(tmp_path):
 
 
 def test_flowers_own_mods_work_inside(tmp_path):
-    wrapped = DifferentialPrivacyClientSideFixedClipping(
-        FedAvg(), noise_multiplier=1e-9, clipping_norm=1e-3, num_sampled_clients=3
-    )
+    wrapped = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 1e-9, 1e-3, 3)
     grid = Rig(fleet_of(DENSE, tmp_path, inner=[fixedclipping_mod]))
     result = trained(Sparse(wrapped, fleet=QUICK), grid, 1)
     assert 0 < np.linalg.norm(vector(result.arrays) - vector(first_model())) < 1e-2
@@ -259,12 +255,11 @@ def test_a_layout_tells_what_names_do_not(tmp_path):
     ],
 )
 def test_mistakes_are_told_in_the_users_words(call, words):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(words)):
         call()
-    assert words in str(error.value)
 
 
-# --- downlink ----------------------------------------------------------------------------------------------------------
+# --- downlink -------------------------------------------------------------------------------------------------------
 
 
 def test_after_the_first_round_only_what_has_changed_comes_down(tmp_path):
@@ -309,7 +304,7 @@ def test_a_node_that_missed_rounds_catches_up_with_one_payload(tmp_path):
     assert [found[r]["joulegrad-failed"] for r in (1, 2, 3, 4, 5)] == [0, 1, 1, 0, 0]
     assert found[4]["joulegrad-whole-models"] == 0
     assert found[4]["joulegrad-bytes-down"] > found[5]["joulegrad-bytes-down"]
-    assert strategy.broadcast.holds[100] == strategy.broadcast.version - 1
+    assert strategy.broadcast.holds[100] == strategy.broadcast.version
 
 
 def test_a_node_that_lost_its_model_gets_the_whole_in_the_same_round(tmp_path):
@@ -317,10 +312,10 @@ def test_a_node_that_lost_its_model_gets_the_whole_in_the_same_round(tmp_path):
 
     def lose(round_, arrays):
         if round_ == 2:
-            [gone] = [p for p in tmp_path.glob("*/*/model.safetensors")][:1]
+            [gone] = list(tmp_path.glob("*/*/model.safetensors"))[:1]
             gone.unlink()
         if round_ == 3:
-            [torn] = [p for p in tmp_path.glob("*/*/model.safetensors")][:1]
+            [torn] = list(tmp_path.glob("*/*/model.safetensors"))[:1]
             torn.write_bytes(torn.read_bytes()[:-7])
 
     result = trained(Sparse(FedAvg(fraction_evaluate=0.0), fleet=QUICK), grid, 4, evaluate_fn=lose)
@@ -339,7 +334,7 @@ def test_a_model_that_was_tampered_with_on_the_node_is_noticed(tmp_path):
         if round_ == 2:
             path = sorted(tmp_path.glob("*/*/model.safetensors"))[0]
             tensors = load_file(path)
-            tensors["weights"][5] += 1.0
+            tensors["weights"] += 1.0
             save_file(tensors, path, {"form": Form.of(first_model()).to_json()})
 
     result = trained(Sparse(FedAvg(fraction_evaluate=0.0), fleet=QUICK), grid, 3, evaluate_fn=tamper)
@@ -347,7 +342,7 @@ def test_a_model_that_was_tampered_with_on_the_node_is_noticed(tmp_path):
     assert result.train_metrics_clientapp[3]["joulegrad-used"] == 3
 
 
-# --- what clients remember ---------------------------------------------------------------------------------------------
+# --- what clients remember ------------------------------------------------------------------------------------------
 
 
 def residuals(folder):
@@ -403,13 +398,10 @@ def test_memory_is_in_files_so_that_a_restarted_node_goes_on(tmp_path):
     nodes = fleet_of(FEEDBACK, tmp_path)
 
     def restart(round_, arrays):  # new processes and new numbers, as SuperNodes without keys get them
-        old = sorted(nodes)
-        for n, number in enumerate(old):
-            app, _ = nodes.pop(number)
-            nodes[1000 * (round_ + 1) + n] = (
-                app_of(FEEDBACK, folder=tmp_path),
-                context_of(1000 * (round_ + 1) + n, **{"partition-id": n}),
-            )
+        nodes.clear()
+        for i in range(3):
+            number = 1000 * (round_ + 1) + i
+            nodes[number] = app_of(FEEDBACK, folder=tmp_path), context_of(number, **{"partition-id": i})
         grid.nodes = nodes
 
     grid = Rig(nodes)
@@ -457,7 +449,7 @@ def test_only_the_last_trainings_are_kept(tmp_path):
     assert (node / "e").is_dir()
 
 
-# --- what the server keeps ---------------------------------------------------------------------------------------------
+# --- what the server keeps ------------------------------------------------------------------------------------------
 
 
 class Death(BaseException):
@@ -465,9 +457,7 @@ class Death(BaseException):
 
 
 @pytest.mark.parametrize("moment", ["after training", "while sending", "before the checkpoint", "after the checkpoint"])
-@pytest.mark.parametrize(
-    "inner", [FedAvg, lambda **k: FedAdam(eta=0.01, **k), lambda **k: FedAvgM(server_momentum=0.9, **k)]
-)
+@pytest.mark.parametrize("inner", [FedAvg, partial(FedAdam, eta=0.01), partial(FedAvgM, server_momentum=0.9)])
 def test_a_server_that_died_goes_on_to_the_same_model(tmp_path, monkeypatch, moment, inner):
     import joulegrad.flower.checkpoint as checkpoint
 
@@ -527,7 +517,7 @@ def test_a_finished_training_is_only_read_and_a_damaged_checkpoint_is_left_out(t
         Sparse(FedAvg(), checkpoint=tmp_path / "s").start(grid, other)
 
 
-# --- a fleet that keeps moving -----------------------------------------------------------------------------------------
+# --- a fleet that keeps moving --------------------------------------------------------------------------------------
 
 
 def test_a_round_ends_at_its_deadline_with_enough_replies(tmp_path):
@@ -553,7 +543,7 @@ def test_too_few_nodes_are_not_waited_for_for_ever(tmp_path):
     result = trained(Sparse(inner, fleet=fleet), grid, 1)
     assert result.train_metrics_clientapp[1]["joulegrad-used"] == 2
     assert inner.min_available_nodes == 10
-    with pytest.raises(TimeoutError, match="after 0.02 s 2 nodes are there, and at least 3 are needed"):
+    with pytest.raises(TimeoutError, match="2 nodes are there, and at least 3 are needed"):
         trained(Sparse(inner, fleet=Fleet(wait_seconds=0.02, minimum=3)), grid, 1)
 
 
@@ -571,7 +561,7 @@ def test_sampling_is_the_seeds_and_leaves_pythons_own_alone(tmp_path):
     assert random.getstate() == before
 
 
-# --- nothing gets in ---------------------------------------------------------------------------------------------------
+# --- nothing gets in ------------------------------------------------------------------------------------------------
 
 
 def payload_with(value=None, density=0.05, buffers=None, layout=None, indices=None):
@@ -702,7 +692,7 @@ def test_a_replayed_reply_is_refused(what, tmp_path):
         if what == "all of it":
             reply.content = RecordDict(dict(old))
 
-    strategy, result = attacked(tmp_path, replay, rounds=3)
+    strategy, _ = attacked(tmp_path, replay, rounds=3)
     assert [(r.round, r.node) for r in strategy.refused] == [(2, 101), (3, 101)]
     assert all("replayed" in r.reason for r in strategy.refused)
 
@@ -750,18 +740,9 @@ def test_a_model_that_is_not_finite_is_not_taken(tmp_path):
     class Broken(FedAvg):
         def aggregate_train(self, server_round, replies):
             arrays, metrics = super().aggregate_train(server_round, replies)
-            return ArrayRecord(
-                [a.numpy() * np.nan if a.dtype == "float32" else a.numpy() for a in arrays.values()]
-            ), metrics
+            return ArrayRecord({key: Array(np.asarray(a.numpy() * np.float32(np.nan))) for key, a in arrays.items()}), metrics
 
-    first = first_model()
-    inner = Broken(fraction_evaluate=0.0)
-
-    def keyed(server_round, replies, original=inner.aggregate_train):
-        arrays, metrics = original(server_round, replies)
-        return ArrayRecord(dict(zip(first, arrays.values(), strict=True))), metrics
-
-    inner.aggregate_train = keyed
+    first, inner = first_model(), Broken(fraction_evaluate=0.0)
     result = trained(Sparse(inner, fleet=QUICK), Rig(fleet_of(DENSE, tmp_path)), 2)
     assert same(result.arrays, first)
 

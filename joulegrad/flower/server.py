@@ -175,7 +175,6 @@ class Sparse(Strategy):
         for (node, message), differs in zip(kept, check_metrics([m.content for _, m in kept]), strict=True):
             if differs is None:
                 agreeing.append(message)
-                self.attendance.good(node)
             else:
                 self._refuse(server_round, node, differs)
         return self.inner.aggregate_evaluate(server_round, agreeing) if agreeing else None
