@@ -35,9 +35,9 @@ def first_model(seed=0):
 
 def app_of(operator, *, folder=None, inner=(), outer=(), learn=None):
     """An ordinary PyTorch app; nothing in it knows joulegrad but its list of mods."""
-    app = ClientApp(mods=[*outer, *([compress(operator, folder=folder)] if operator else []), *inner])
+    app = ClientApp(mods=[*outer, *([compress(operator, folder=folder)] if operator else [])])
 
-    @app.train()
+    @app.train(mods=list(inner))
     def train(message, context):
         model = Model()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())

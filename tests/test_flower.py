@@ -533,7 +533,7 @@ def test_a_round_with_too_few_replies_is_void(tmp_path):
     fleet = Fleet(minimum=2, poll_seconds=0.001)
     result = Sparse(FedAvg(fraction_evaluate=0.0), fleet=fleet).start(grid, first_model(), num_rounds=1, timeout=0.05)
     assert same(result.arrays, first_model())
-    assert result.train_metrics_clientapp[1]["joulegrad-used"] == 1
+    assert result.train_metrics_clientapp[1]["joulegrad-used"] == 0
 
 
 def test_too_few_nodes_are_not_waited_for_for_ever(tmp_path):
@@ -740,7 +740,9 @@ def test_a_model_that_is_not_finite_is_not_taken(tmp_path):
     class Broken(FedAvg):
         def aggregate_train(self, server_round, replies):
             arrays, metrics = super().aggregate_train(server_round, replies)
-            return ArrayRecord({key: Array(np.asarray(a.numpy() * np.float32(np.nan))) for key, a in arrays.items()}), metrics
+            return ArrayRecord(
+                {key: Array(np.asarray(a.numpy() * np.float32(np.nan))) for key, a in arrays.items()}
+            ), metrics
 
     first, inner = first_model(), Broken(fraction_evaluate=0.0)
     result = trained(Sparse(inner, fleet=QUICK), Rig(fleet_of(DENSE, tmp_path)), 2)

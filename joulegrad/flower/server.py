@@ -157,10 +157,10 @@ class Sparse(Strategy):
             arrays, metrics = self._stepped(server_round, accepted)
         else:
             log(WARNING, "round %d is void: %d good replies of %d", server_round, len(accepted), len(self.asked))
-        sums = self._sums(accepted)
+        used = accepted if arrays else []
         if self.journal:
-            written(self.journal, server_round, self.asked.values(), accepted if arrays else [])
-        return arrays, MetricRecord({**(metrics or {}), **sums})
+            written(self.journal, server_round, self.asked.values(), used)
+        return arrays, MetricRecord({**(metrics or {}), **self._sums(used)})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Leave out what the strategy inside would stop at; the rest is its own."""
@@ -321,15 +321,15 @@ class Sparse(Strategy):
         reply.message.content = content
         return reply.message
 
-    def _sums(self, accepted: list[Accepted]) -> dict[str, int]:
+    def _sums(self, used: list[Accepted]) -> dict[str, int]:
         """Of a round: what is counted, not averaged."""
         asked = self.asked.values()
         return {
             "joulegrad-bytes-up": sum(a.bytes_up for a in asked),
             "joulegrad-bytes-down": sum(a.bytes_down for a in asked),
             "joulegrad-whole-models": sum(a.whole_models for a in asked),
-            "joulegrad-entries": sum(a.entries for a in accepted),
-            "joulegrad-used": len(accepted),
+            "joulegrad-entries": sum(a.entries for a in used),
+            "joulegrad-used": len(used),
             "joulegrad-failed": sum(a.failure is not None for a in asked),
             "joulegrad-refused": sum(a.refused is not None for a in asked),
         }
