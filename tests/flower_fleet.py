@@ -114,6 +114,24 @@ class Fleet:
         process.send_signal(by)
         process.wait(PATIENCE)
 
+    def kill_pid(self, pid: int) -> None:
+        """End a process that another has started, and wait until it is gone."""
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+        self.until(lambda: pid not in self.processes(), f"process {pid} is gone")
+
+    def finish(self, *command: object) -> None:
+        """Run a command to its end."""
+        found = subprocess.run(
+            [*self.inside, *map(str, command)],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, found.stdout + found.stderr
+
     def find(self, word: str) -> list[int]:
         """Processes of this fleet whose command has a word in it."""
         return [pid for pid, command in self.processes().items() if word in command]

@@ -456,13 +456,14 @@ class Death(BaseException):
     """Nobody catches it: as SIGKILL."""
 
 
+@pytest.mark.parametrize("evaluating", [1.0, 0.0])
 @pytest.mark.parametrize("moment", ["after training", "while sending", "before the checkpoint", "after the checkpoint"])
 @pytest.mark.parametrize("inner", [FedAvg, partial(FedAdam, eta=0.01), partial(FedAvgM, server_momentum=0.9)])
-def test_a_server_that_died_goes_on_to_the_same_model(tmp_path, monkeypatch, moment, inner):
+def test_a_server_that_died_goes_on_to_the_same_model(tmp_path, monkeypatch, moment, inner, evaluating):
     import joulegrad.flower.checkpoint as checkpoint
 
     def strategy(folder):
-        return Sparse(inner(fraction_train=0.7), checkpoint=folder, fleet=QUICK, seed=3)
+        return Sparse(inner(fraction_train=0.7, fraction_evaluate=evaluating), checkpoint=folder, fleet=QUICK, seed=3)
 
     steady = trained(strategy(tmp_path / "s"), Rig(fleet_of(FEEDBACK, tmp_path / "a", n=5)), 5)
     grid = Rig(fleet_of(FEEDBACK, tmp_path / "b", n=5))

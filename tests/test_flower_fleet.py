@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from flower_fleet import BIN, Fleet
+import json
+import subprocess
+import sys
 
+import pytest
+from flower_fleet import BIN, HERE, Fleet, free_port
+
+import joulegrad
+
+sys.path.insert(0, str(HERE / "flower_app"))
 NODES = 3
 
 
@@ -12,27 +19,20 @@ def equal(a, b):
     return a.keys() == b.keys() and all(a[k].tobytes() == b[k].tobytes() for k in a)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    """What five rounds without any mishap come to, round by round; computed here, without Flower."""
-    import sys
-    from pathlib import Path
-
-    import joulegrad
-    from joulegrad.flower.arrays import Form, Model
-
-    sys.path.insert(0, str(Path(__file__).parent / "flower_app"))
+def by_hand(*rounds):
+    """The model after each round, in which only some nodes were used; computed here, without Flower."""
     from app.model import OPERATOR, made, step
     from flwr.app import ArrayRecord
 
+    from joulegrad.flower.arrays import Form, Model
+
     first = ArrayRecord(made("small").state_dict())
     form = Form.of(first)
-    now, rest = form.flat(first), form.rest(first)
-    operator = OPERATOR["small"]
-    states, rounds = [operator.init(form.layout)] * NODES, {}
-    for t in range(1, 6):
+    now, rest, operator, models = form.flat(first), form.rest(first), OPERATOR["small"], []
+    states = [operator.init(form.layout)] * NODES
+    for t, used in enumerate(rounds, 1):
         sent = []
-        for i in range(NODES):
+        for i in used:
             model = made("small")
             model.load_state_dict(form.arrays(now, rest).to_torch_state_dict())
             step("small", model, i, t)
@@ -41,12 +41,21 @@ def expected(tmp_path_factory):
             sent.append((update.with_buffers(learned.buffers), 10 + i))
         mean = joulegrad.mean(sent)
         now = Model(now.weights - mean.update, mean.buffers)
-        rounds[t] = {key: array.numpy() for key, array in form.arrays(now, rest).items()}
-    return rounds
+        models.append({key: array.numpy() for key, array in form.arrays(now, rest).items()})
+    return models
+
+
+EVERYBODY = (0, 1, 2)
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory):
+def expected():
+    """What rounds without any mishap come to; [0] is after the first."""
+    return by_hand(*[EVERYBODY] * 4)
+
+
+@pytest.fixture(scope="module")
+def whole_fleet(tmp_path_factory):
     """A SuperLink that keeps its state in a file, and three SuperNodes."""
     found = Fleet(tmp_path_factory.mktemp("fleet"))
     try:
@@ -58,16 +67,25 @@ def fleet(tmp_path_factory):
         found.close()
 
 
+@pytest.fixture
+def fleet(whole_fleet):
+    """The same, without the gates of other tests."""
+    for gate in [*whole_fleet.folder.glob("begun-*"), *whole_fleet.folder.glob("hold-*")]:
+        gate.unlink()
+    yield whole_fleet
+    for gate in whole_fleet.folder.glob("hold-*"):
+        gate.unlink()
+
+
 def test_simulation_comes_to_the_expected_model(tmp_path, expected):
     fleet = Fleet(tmp_path / "fleet")
     try:
-        out = fleet.folder / "sim.npz"
         fleet.begin(
             "run-sim", BIN / "flwr", "run", fleet.app, "local", "--stream", "--federation-config",
-            f"num-supernodes={NODES} client-resources-num-cpus=1", "-c", f'out="{out}"',
+            f"num-supernodes={NODES} client-resources-num-cpus=1", "-c", f'out="{fleet.folder / "sim.npz"}"',
         )  # fmt: skip
         arrays, told = fleet.result("sim")
-        assert equal(arrays, expected[3]), fleet.told()
+        assert equal(arrays, expected[2]), fleet.told()
         assert told["metrics"]["2"]["joulegrad-whole-models"] == 0
     finally:
         fleet.close()
@@ -76,5 +94,120 @@ def test_simulation_comes_to_the_expected_model(tmp_path, expected):
 def test_deployment_comes_to_the_expected_model(fleet, expected):
     fleet.run("plain")
     arrays, told = fleet.result("plain")
-    assert equal(arrays, expected[3]), fleet.told()
+    assert equal(arrays, expected[2]), fleet.told()
     assert [told["metrics"][t]["joulegrad-whole-models"] for t in "123"] == [3, 0, 0]
+
+
+def test_after_a_kill_of_the_server_app_a_second_run_comes_to_the_same(fleet, expected):
+    fleet.gate("hold-0-3").touch()
+    kept = str(fleet.folder / "kept-server-app")
+    fleet.run("first", rounds=4, checkpoint=kept)
+    fleet.until(fleet.gate("begun-0-3").exists, "node 0 trains in round 3", by="run-first")
+    for pid in fleet.find("flwr-serverapp"):
+        fleet.kill_pid(pid)
+    fleet.gate("hold-0-3").unlink()
+    fleet.run("second", rounds=4, checkpoint=kept)
+    arrays, told = fleet.result("second")
+    assert equal(arrays, expected[3]), fleet.told()
+    assert len(told["metrics"]) == 4
+    assert {row["round"] for row in fleet.rows("second")} == {3, 4}
+
+
+def test_after_a_kill_of_the_superlink_a_second_run_comes_to_the_same(fleet, expected):
+    fleet.gate("hold-1-2").touch()
+    kept = str(fleet.folder / "kept-superlink")
+    fleet.run("third", checkpoint=kept)
+    fleet.until(fleet.gate("begun-1-2").exists, "node 1 trains in round 2", by="run-third")
+    fleet.kill("superlink")
+    fleet.gate("hold-1-2").unlink()
+    fleet.superlink("--insecure", "--database", fleet.folder / "state.db")
+    for pid in fleet.find("flwr-serverapp"):  # of the run that is over
+        fleet.kill_pid(pid)
+    fleet.run("fourth", checkpoint=kept)
+    arrays, _ = fleet.result("fourth")
+    assert equal(arrays, expected[2]), fleet.told()
+
+
+def test_after_a_kill_of_a_supernode_the_round_goes_on_and_so_does_its_memory(fleet):
+    """Node 0 dies in round 2, is started again in round 3, and goes on in round 4 from what it remembered."""
+    for gate in ("hold-0-2", "hold-1-3", "hold-2-4"):
+        fleet.gate(gate).touch()
+    fleet.run("fifth", rounds=4, minimum=2, deadline_seconds=2.0)
+    fleet.until(fleet.gate("begun-0-2").exists, "node 0 trains in round 2", by="run-fifth")
+    fleet.kill("supernode-0")
+    fleet.until(fleet.gate("begun-1-3").exists, "round 3 has begun", by="run-fifth")
+    fleet.gate("hold-0-2").unlink()
+    before = fleet.log("superlink").count("activate")
+    fleet.supernode(0)
+    fleet.until(lambda: fleet.log("superlink").count("activate") > before, "node 0 is back", by="run-fifth")
+    fleet.gate("hold-1-3").unlink()
+    arrays, told = fleet.result("fifth")
+    fleet.gate("hold-2-4").unlink()
+    assert equal(arrays, by_hand(EVERYBODY, (1, 2), (1, 2), (0, 1))[-1]), fleet.told()
+    assert [told["metrics"][t]["joulegrad-used"] for t in "1234"] == [3, 2, 2, 2]
+
+
+def certificates(folder):
+    """A CA, a certificate of 127.0.0.1, and a key for each node."""
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=link")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
+    openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signed)
+    for i in range(4):
+        command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node{i}"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def test_with_tls_and_keys_and_a_hostile_node_the_honest_come_to_the_expected_model(tmp_path, expected):
+    fleet = Fleet(tmp_path / "fleet")
+    try:
+        certificates(fleet.folder)
+        server = ("--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt")
+        fleet.superlink(*server, "--enable-supernode-auth")
+        fleet.configure(**{"root-certificates": str(fleet.folder / "ca.crt")})
+        for i in range(4):
+            fleet.finish(BIN / "flwr", "supernode", "register", f"node{i}.pub", "dep")
+            keys = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"node{i}")
+            fleet.supernode(i, *keys, **({"hostile": True} if i == 3 else {}))
+        fleet.run("tls", nodes=4)
+        arrays, told = fleet.result("tls")
+        assert equal(arrays, expected[2]), fleet.told()
+        reasons = [(round_, reason.split()[0]) for round_, _, reason in told["refused"]]
+        assert reasons == [(1, "NotAPayload"), (2, "Truncated"), (3, "replayed:")]
+        assert len({node for _, node, _ in told["refused"]}) == 1
+        assert [told["metrics"][t]["joulegrad-refused"] for t in "123"] == [1, 1, 1]
+    finally:
+        fleet.close()
+
+
+def test_bytes_at_the_socket_are_the_payloads_and_a_known_floor(tmp_path):
+    """ResNet-18 at 1 %, one node behind a proxy that counts: three rounds, the first of which brings the model."""
+    from joulegrad.flower.journal import FLOOR_BYTES_DOWN, FLOOR_BYTES_UP
+
+    fleet = Fleet(tmp_path / "fleet")
+    try:
+        fleet.superlink()
+        port, counted = free_port(), fleet.folder / "counted.json"
+        fleet.begin("proxy", sys.executable, HERE / "counting_proxy.py", port, fleet.port, counted)
+        fleet.until(lambda: counted.exists() and fleet.listens(port), "the proxy listens")
+        fleet.supernode(0, to=port)
+        before = json.loads(counted.read_text())
+        fleet.run("bytes", nodes=1, minimum=1, model="resnet18")
+        _, told = fleet.result("bytes")
+        up, down = (n - b for n, b in zip(json.loads(counted.read_text()), before, strict=True))
+        (fleet.folder / "bytes.txt").write_text(f"{up} {down} {told['metrics']}")
+        sent_up = sum(told["metrics"][t]["joulegrad-bytes-up"] for t in "123")
+        sent_down = sum(told["metrics"][t]["joulegrad-bytes-down"] for t in "123")
+        assert up == pytest.approx(sent_up + 3 * FLOOR_BYTES_UP, rel=0.02)
+        assert down == pytest.approx(sent_down + 3 * FLOOR_BYTES_DOWN, rel=0.02)
+        dense = 4 * 11_173_962
+        later = told["metrics"]["3"]
+        both = later["joulegrad-bytes-up"] + later["joulegrad-bytes-down"] + FLOOR_BYTES_UP + FLOOR_BYTES_DOWN
+        assert 2 * dense / both > 20
+    finally:
+        fleet.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,8 +73,8 @@ class Form:
         return cls.made_of({key: (a.dtype, tuple(a.shape)) for key, a in arrays.items()})
 
     @classmethod
-    def made_of(cls, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> Form:
-        """Build the form from each array's dtype and shape."""
+    def made_of(cls, arrays: Mapping[str, tuple[str, tuple[int, ...]]], buffers: Collection[str] | None = None) -> Form:
+        """Build the form from each array's dtype and shape, and which are buffers; None: those that names tell."""
         if not arrays:
             raise ValueError("a model needs at least one array, and this ArrayRecord is empty")
         kinds = {key: np.dtype(dtype).kind for key, (dtype, _) in arrays.items()}
@@ -82,7 +82,8 @@ class Form:
             raise ValueError(f"array {odd[0]!r} is {arrays[odd[0]][0]}; models are of real floats and of integers")
         names = _named({key: shape for key, (_, shape) in arrays.items()})
         floats = [key for key, kind in kinds.items() if kind == "f"]
-        buffers = [key for key in floats if key.rpartition(".")[2] in STATISTICS]
+        if buffers is None:
+            buffers = [key for key in floats if key.rpartition(".")[2] in STATISTICS]
         entries = {names[key]: arrays[key][1] for key in floats if key not in buffers}
         if not entries:
             raise ValueError(f"none of the {len(arrays)} arrays is a parameter of floats")
@@ -96,13 +97,15 @@ class Form:
         return cls(layout, names, dtypes, {key: shape for key, (_, shape) in arrays.items()})
 
     def to_json(self) -> str:
-        """Write each array's key, dtype and shape."""
-        return json.dumps([[key, self.dtypes[key], shape] for key, shape in self.shapes.items()])
+        """Write each array's key, dtype and shape, and which are buffers."""
+        arrays = [[key, self.dtypes[key], shape] for key, shape in self.shapes.items()]
+        return json.dumps([arrays, [s.name for s in self.layout.buffers]])
 
     @classmethod
     def from_json(cls, text: str) -> Form:
         """Read what `to_json` wrote."""
-        return cls.made_of({key: (dtype, tuple(shape)) for key, dtype, shape in json.loads(text)})
+        arrays, buffers = json.loads(text)
+        return cls.made_of({key: (dtype, tuple(shape)) for key, dtype, shape in arrays}, buffers)
 
     def flat(self, arrays: ArrayRecord) -> Model:
         """Read the numbers; arrays of another form are refused by name."""
@@ -169,7 +172,7 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     return names
 
 
-def _kinds(shapes: Mapping[str, tuple[int, ...]], buffers: list[str]) -> dict[str, str]:
+def _kinds(shapes: Mapping[str, tuple[int, ...]], buffers: Collection[str]) -> dict[str, str]:
     """What layers are, as far as names and shapes tell: `compress(…, layout=…)` knows better."""
     with_statistics = {key.rpartition(".")[0] for key in buffers}
     kinds = {}

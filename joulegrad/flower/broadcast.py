@@ -40,10 +40,11 @@ class Broadcast:
 
     Args:
         arrays: the model to begin with.
+        form: what its arrays are; None: what their names and shapes tell.
     """
 
-    def __init__(self, arrays: ArrayRecord) -> None:
-        self.form = Form.of(arrays)
+    def __init__(self, arrays: ArrayRecord, form: Form | None = None) -> None:
+        self.form = form or Form.of(arrays)
         self.rest = self.form.rest(arrays)
         self.versions, self.version = Versions(self.form.layout), 0
         self.model = self.settled(arrays)

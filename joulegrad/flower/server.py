@@ -119,6 +119,7 @@ class Sparse(Strategy):
             replies = self._exchange(grid, self.configure_train(current, arrays, train_config, grid), timeout)
             stepped, trained = self.aggregate_train(current, replies)
             arrays = result.arrays = arrays if stepped is None else stepped
+            self.broadcast.take(arrays)
             replies = self._exchange(grid, self.configure_evaluate(current, arrays, evaluate_config, grid), timeout)
             evaluated = self.aggregate_evaluate(current, replies)
             here = evaluate_fn(current, arrays) if evaluate_fn else None

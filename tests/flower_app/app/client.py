@@ -19,14 +19,13 @@ OPERATORS = {name: compress(operator) for name, operator in OPERATOR.items()}
 def compressed(message, context, call_next):
     """By the model's own operator; a hostile node then does what it wants."""
     reply = OPERATORS[str(context.run_config["model"])](message, context, call_next)
-    hostile = context.node_config.get("hostile")
-    if hostile and reply.has_content():
+    if context.node_config.get("hostile") and reply.has_content():
         [array] = reply.content["arrays"].values()
-        data = {"noise": array.data[:16] + os.urandom(99), "cut": array.data[:-5], "replay": array.data}[str(hostile)]
-        old = GATES / f"replayed-{context.node_id}"
-        if hostile == "replay":
-            data = old.read_bytes() if old.exists() else data
-            old.write_bytes(data)
+        old, when = GATES / f"heard-{context.node_id}", int(message.content["config"]["server-round"])
+        if when == 1:
+            old.write_bytes(array.data)
+        lies = (old.read_bytes(), array.data[:16] + os.urandom(99), array.data[:-5])  # replayed, noise, cut
+        data = lies[when % 3]
         reply.content["arrays"] = ArrayRecord({"joulegrad": Array("uint8", (len(data),), array.stype, data)})
     return reply
 

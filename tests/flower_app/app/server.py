@@ -19,13 +19,13 @@ app = ServerApp()
 def main(grid, context):
     """Train, and write what came of it."""
     config = context.run_config
-    out, minimum = Path(str(config["out"])), int(config["minimum"])
+    out, nodes, minimum = Path(str(config["out"])), int(config["nodes"]), int(config["minimum"])
     fleet = Fleet(
         deadline_seconds=float(config["deadline-seconds"]) or None, minimum=minimum, poll_seconds=0.1, wait_seconds=90,
         strikes=100,
     )  # fmt: skip
     strategy = Sparse(
-        FedAvg(fraction_evaluate=0.0, min_available_nodes=minimum, min_train_nodes=minimum),
+        FedAvg(fraction_evaluate=0.0, min_available_nodes=nodes, min_train_nodes=nodes),
         checkpoint=str(config["checkpoint"]) or None, fleet=fleet, seed=0, journal=out.with_suffix(".jsonl"),
     )  # fmt: skip
     first = ArrayRecord(made(str(config["model"])).state_dict())
