@@ -18,6 +18,7 @@ Exit codes:
     1  it went wrong on the way, or something does not hold
     2  a mistake in the arguments, the experiment, or a file that they name
     3  another process writes to the run's folder
+    4  there is no meter here that can measure joules, or it failed
   130  stopped when asked to; the same command goes on
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-__all__ = ["Mode", "Run", "Sweep", "cut", "duration", "line", "percent", "progress", "summary", "table"]
+__all__ = ["Mode", "Run", "Sweep", "bill", "cut", "duration", "line", "percent", "progress", "summary", "table"]
 
 Mode = Literal["text", "json", "quiet"]
 LOGGED = ("accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "entries", "cost", "starved_layers")
@@ -82,7 +82,9 @@ class Run:
         if self.mode == "json":
             _written(row)
         elif self.mode == "text" and not self.console.is_terminal:
-            line(self.console, f"round {row['round']}/{self.rounds}: {accuracy}{loss}, {up}, {self.took[-1]:.2f} s")
+            flat = f", {len(row['flat'])} batteries flat" if row.get("flat") else ""
+            told = f"round {row['round']}/{self.rounds}: {accuracy}{loss}, {up}{flat}, {self.took[-1]:.2f} s"
+            line(self.console, told)
         self.progress.update(self.bar, completed=row["round"], note=f"{accuracy}, {up}, {self._left(row['round'])}")
         if self.writer is not None:
             for name in LOGGED:
@@ -169,6 +171,17 @@ def summary(rows: list[dict[str, Any]]) -> str:
     up, down = found["bytes_up"] / 1e6, found["bytes_down"] / 1e6
     accuracy = f"accuracy {percent(found['accuracy'])}"
     return f"{accuracy} after {_rounds(len(rows))}, {up:.4g} MB up, {down:.4g} MB down, cost {found['cost']:.4g}"
+
+
+def bill(bills: Sequence[Any], assumed: bool) -> list[str]:
+    """What a run has cost, a line a source, and what was assumed."""
+    lines = []
+    for found in bills:
+        parts = ", ".join(f"{phase} {joules:.4g}" for phase, joules in found.joules.items())
+        lines.append(f"{found.source}: {sum(found.joules.values()):.4g} J ({parts}), {found.grams:.3g} g of CO2e")
+    if lines and assumed:
+        lines.append("CO2e is at the world's average of 475 g/kWh; a ledger's grams_per_kwh gives your own")
+    return lines
 
 
 def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def run(
     Ctrl-C lets the round end and keeps it. The same command goes on from there, and on the CPU it comes to the
     same result, to the last bit.
     """
+    from joulegrad.lab import accounts
     from joulegrad.lab import experiment as config
     from joulegrad.lab import run as player
 
@@ -91,6 +92,9 @@ def run(
         raise typer.Exit(STOPPED)
     if not (quiet or as_json):
         display.line(show.console, f"{display.summary(outcome.rows)}; all of it in {folder}")
+        assumed = any(ledger.grams_per_kwh is None for ledger in experiment.ledgers)
+        for told in display.bill(accounts.bills(experiment, outcome.rows), assumed):
+            display.line(show.console, told)
 
 
 def _on_flower(experiment: Any, folder: Path, engine: str, superlink: str | None, seen: Any) -> Any:

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-__all__ = ["DONE", "HELD", "MISTAKE", "STOPPED", "WRONG", "mistakes", "say"]
+__all__ = ["DONE", "HELD", "MISTAKE", "NO_METER", "STOPPED", "WRONG", "mistakes", "say"]
 
-DONE, WRONG, MISTAKE, HELD, STOPPED = 0, 1, 2, 3, 130
+DONE, WRONG, MISTAKE, HELD, NO_METER, STOPPED = 0, 1, 2, 3, 4, 130
 NOT_AS_NAMED = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 
 

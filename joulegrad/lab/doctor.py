@@ -46,6 +46,7 @@ def facts() -> Iterator[Fact]:
     yield from _gpu()
     yield _cache()
     yield from _calls()
+    yield from _meters()
     yield Fact("simulator", f"{cores()} processes by default on the CPU, one a core")
     for extra, modules in EXTRAS.items():
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
@@ -66,6 +67,18 @@ def _gpu() -> Iterator[Fact]:
     name, kernel = torch.cuda.get_device_name(), _kernel(torch.device("cuda"))
     reason = "" if kernel != "kernels.reference" else ": plain torch, slower, for want of Triton"
     yield Fact("selection on a GPU", f"{kernel} on {name}{reason}")
+
+
+def _meters() -> Iterator[Fact]:
+    """What can measure joules, and why nothing else can."""
+    from joulegrad.energy import meters
+
+    here, absent = meters.found()
+    for meter in here:
+        yield Fact("joules", f"measured by {meter.source}: {', '.join(meter.read())}")
+    for why in absent:
+        if why.mendable or not here:
+            yield Fact("joules", f"not measured by {why}")
 
 
 def _cache() -> Fact:

@@ -36,6 +36,7 @@ import joulegrad
 from joulegrad import LayerType, TopK
 from joulegrad.compressor import Compressor, is_count
 from joulegrad.cost import Cost, is_finite
+from joulegrad.energy import Battery, Ledger
 from joulegrad.lab import naming, notation
 from joulegrad.lab.data import Data
 from joulegrad.lab.partition import IID, ByColumn, Dirichlet, Partition, Quantity, Shards
@@ -170,6 +171,8 @@ class Experiment:
             and evaluation normalises each test batch by itself.
         precision: of training and evaluation: "float32", "tf32" (a GPU's) or "bfloat16" (autocast).
         cost: under which Σc is reported, whatever selects.
+        ledger: what each client's round costs in joules, and what it lives on; of several, client i has the one at i
+            modulo their number; None: no ledger is kept.
         evaluate_every: rounds between two evaluations; the last round always is.
         on_nan: "stop", or "drop" a client whose update is not finite, as if it had vanished.
         seed: of everything that is drawn.
@@ -189,6 +192,7 @@ class Experiment:
     buffers: Literal["average", "local"] = "average"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cost: Cost = LayerType()
+    ledger: Ledger | tuple[Ledger, ...] | None = None
     evaluate_every: int = 1
     on_nan: Literal["stop", "drop"] = "stop"
     seed: int = 0
@@ -206,9 +210,13 @@ class Experiment:
                 _one_of(name, getattr(self, name), get_args(hint))
         if not self.operators:
             raise ValueError("compress names no operator; for every entry write 'dense'")
+        if self.ledger == ():
+            raise ValueError("ledger names none; to keep no ledger, leave it out")
         for key in TEXTS:
-            for value in self.operators if key == "compress" else (getattr(self, key),):
-                _check_kind(key, value)
+            value = getattr(self, key)
+            for each in value if isinstance(value, tuple) and key in MANY else (value,):
+                if each is not None or key != "ledger":
+                    _check_kind(key, each)
 
     @property
     def operators(self) -> tuple[Compressor, ...]:
@@ -218,6 +226,11 @@ class Experiment:
     def operator(self, client: int) -> Compressor:
         """What this client sends by."""
         return self.operators[client % len(self.operators)]
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """Whose joules are counted how: client i has the one at i modulo their number; empty: nobody's are."""
+        return () if self.ledger is None else self.ledger if isinstance(self.ledger, tuple) else (self.ledger,)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON or TOML; `Experiment.of` reads it.
@@ -245,7 +258,10 @@ TEXTS = {  # settings written as in Python: what they are, and the method that t
     "partition": ("a partition", "split"),
     "compress": ("an operator", "init"),
     "cost": ("a cost model", "joules"),
+    "ledger": ("a ledger", "uplink"),
 }
+MANY = ("compress", "ledger")  # of which a fleet may have several
+EXAMPLES = {"compress": "TopK(density=0.1)", "ledger": "Ledger(device='phone', link='wifi-ac')"}
 PARTITIONS = {kind.__name__: kind for kind in (IID, ByColumn, Dirichlet, Quantity, Shards)}
 OPERATORS = {
     name: value
@@ -253,6 +269,7 @@ OPERATORS = {
     if inspect.isclass(value := getattr(joulegrad, name)) and dataclasses.is_dataclass(value)
     if hasattr(value, "init") or hasattr(value, "joules")
 }
+NAMES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "ledger": {"Ledger": Ledger, "Battery": Battery}}
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Mapping: "a table"}
 
 
@@ -285,6 +302,8 @@ def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]
         return {**settings, first: {**table, rest: value}}
     if first not in TEXTS:
         raise ValueError(f"{key}: {first} has no parts")
+    if first == "ledger" and settings.get(first) is None:
+        raise ValueError(f'{key}: no ledger is kept; give one first, such as ledger = "{EXAMPLES[first]}"')
     if first == "compress" and settings.get(first, "dense") == "dense":
         raise ValueError(f"{key}: compress is 'dense', which has no parts; name an operator first")
     now = _value(Experiment, first, settings[first]) if first in settings else getattr(Experiment(), first)
@@ -320,7 +339,9 @@ def _value(kind: type, key: str, value: Any) -> Any:
             raise ValueError(f"{key}.{why}" if not str(why).startswith(f"{key}.") else str(why)) from None
     if key in TEXTS:
         many = isinstance(value, list | tuple)
-        if many and key != "compress":
+        if value is None and key == "ledger":
+            return None
+        if many and key not in MANY:
             raise ValueError(f"{key} is one text, got {value!r}")
         return tuple(_text(key, v) for v in value) if many else _text(key, value)
     return _typed(kind, {key: value}, "")[key]
@@ -329,9 +350,8 @@ def _value(kind: type, key: str, value: Any) -> Any:
 def _text(key: str, value: Any) -> Any:
     """An object from its text."""
     if not isinstance(value, str):
-        raise ValueError(
-            f'{key} is written as in Python, {key} = "{notation.write(getattr(Experiment(), key))}", got {value!r}'
-        )
+        example = EXAMPLES["ledger"] if key == "ledger" else notation.write(getattr(Experiment(), key))
+        raise ValueError(f'{key} is written as in Python, {key} = "{example}", got {value!r}')
     if key == "compress" and value == "dense":
         return DENSE
     try:
@@ -344,7 +364,7 @@ def _text(key: str, value: Any) -> Any:
 
 def _read(key: str, value: str) -> Any:
     """Whatever a text names; `module:` before it brings the user's own callable, which need not be a class."""
-    names: dict[str, Any] = dict(PARTITIONS if key == "partition" else OPERATORS)
+    names = {**NAMES.get(key, OPERATORS)}
     module, colon, rest = value.partition(":")
     if colon and all(part.isidentifier() for part in module.split(".")):
         value, name = rest, rest.partition("(")[0].strip()
@@ -355,7 +375,7 @@ def _read(key: str, value: str) -> Any:
 def _check_kind(key: str, value: Any) -> None:
     what, method = TEXTS[key]
     if isinstance(value, type) or not hasattr(value, method):
-        example = notation.write(getattr(Experiment, key)) if key != "compress" else "TopK(density=0.1)"
+        example = EXAMPLES.get(key) or notation.write(getattr(Experiment, key))
         raise ValueError(f"{key} must be {what}, such as {example}, got {value!r}")
 
 

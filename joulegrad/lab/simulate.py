@@ -25,6 +25,7 @@ from torch import Tensor
 import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
+from joulegrad.lab.accounts import Accounts
 from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Diverged, draws, own_buffers, remembered
 from joulegrad.lab.data import Task
 from joulegrad.lab.downlink import Downlink
@@ -98,6 +99,7 @@ class Simulation:
         self.rule = experiment.server.rule(self.weights)
         self.places = Places(len(self.parts))
         self.downlink = Downlink(experiment.downlink, self.layout, len(self.parts))
+        self.accounts = Accounts(experiment, model, self.task.shape, [len(part) for part in self.parts])
         own = own_buffers(model, self.layout)
         empty = [remembered(operator.init(self.layout), own) for operator in experiment.operators]
         self.memories = Memories(empty, memories)
@@ -128,12 +130,13 @@ class Simulation:
         """Algorithm 1, once."""
         started, t, experiment = time.perf_counter(), self.t, self.experiment
         clients = self._sampled()
+        able = self.accounts.able(t, clients)  # all, but those whose battery is flat
         vanishing = self._vanishing(clients)
-        bytes_down = sum(self.downlink.send(client, t, self.weights, self.buffers) for client in clients)
-        turns = [Turn(c, self.places.turn(c, c in vanishing)) for c in clients]
+        bytes_down = {client: self.downlink.send(client, t, self.weights, self.buffers) for client in able}
+        turns = [Turn(c, self.places.turn(c, c in vanishing)) for c in able]
         heard = _Heard(self.prices)
         answers = self.engine.train(t, turns, self.weights, self.buffers)
-        mean = self._mean(heard.each(self._arriving(answers, vanishing, heard), self.layout))
+        mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
@@ -147,8 +150,9 @@ class Simulation:
             row["accuracy"], row["loss"] = self._evaluated()
             heard.seconds["evaluate"] = time.perf_counter() - done
         heard.seconds["round"] = time.perf_counter() - started
-        return row | heard.row() | {
-            "clients": clients, "lost": sorted(vanishing | heard.lost), "bytes_down": bytes_down,
+        return row | heard.row() | self.accounts.row(clients, heard.seconds) | {
+            "clients": clients, "lost": sorted(vanishing | heard.lost | self.accounts.flat),
+            "bytes_down": sum(bytes_down.values()),
             "seconds": {name: round(s, 6) for name, s in heard.seconds.items()},
         }  # fmt: skip
 
@@ -176,15 +180,19 @@ class Simulation:
         chances = draws(self.experiment, LOSSES, self.t).random(len(clients))
         return {c for c, chance in zip(clients, chances, strict=True) if chance < self.experiment.dropout}
 
-    def _arriving(self, answers: Iterator[Answer | Diverged], vanishing: set[int], heard: _Heard) -> Iterator[Answer]:
-        """The answers that the server gets."""
+    def _arriving(
+        self, answers: Iterator[Answer | Diverged], bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
+    ) -> Iterator[Answer]:
+        """The answers that the server gets; everybody pays for what it did."""
         for answer in answers:
-            if isinstance(answer, Diverged):
-                if self.experiment.on_nan == "stop":
-                    raise answer
-                heard.lost.add(answer.client)
-            elif answer.client not in vanishing:
-                yield answer
+            client, made = answer.client, None if isinstance(answer, Diverged) else answer
+            if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
+                raise answer
+            lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
+            if made is None or not lasted:
+                heard.lost.add(client)
+            elif client not in vanishing:
+                yield made
 
     def _mean(self, arriving: Iterator[tuple[Answer, SparseUpdate]]) -> Mean | None:
         """Σ_k p_k (m_k ⊙ g_k); None where nothing arrived."""
@@ -226,7 +234,7 @@ class Simulation:
             if value is not None
         }
         tensors = {"weights": self.weights, "buffers": self.buffers, "round": torch.tensor(self.t)}
-        return tensors | rule | self.places.state() | self.downlink.state()
+        return tensors | rule | self.places.state() | self.downlink.state() | self.accounts.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on after `state`."""
@@ -239,6 +247,7 @@ class Simulation:
             self.rule.load_state_dict({**saved, "state": {0: rule}})
         self.places.restore(state)
         self.downlink.restore(state)
+        self.accounts.restore(state)
 
 
 def _check(experiment: Experiment, task: Task, parts: list[Tensor], device: str) -> None:

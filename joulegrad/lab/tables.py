@@ -11,7 +11,7 @@ from joulegrad.lab.store import HEADER, read_header, read_rounds
 
 __all__ = ["folders", "labels", "rows", "write"]
 
-LISTS = ("clients", "lost", "layer_entries", "layer_density")  # of a row: no table's cell
+LISTS = ("clients", "lost", "layer_entries", "layer_density", "ledger", "flat", "charge")  # of a row: no table's cell
 
 
 def folders(paths: Iterable[Path]) -> list[Path]:
@@ -49,7 +49,7 @@ def rows(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
             for name in totals:
                 totals[name] += row[name]
             figures = {name: value for name, value in row.items() if name not in LISTS}
-            counts = {"clients": len(row["clients"]), "lost": len(row["lost"])}
+            counts = {name: len(row[name]) for name in ("clients", "lost", "flat") if name in row}
             yield settings | _flat(figures, "") | counts | {f"total_{name}": t for name, t in totals.items()}
 
 
