@@ -12,7 +12,12 @@ import torch
 
 import joulegrad
 
-collect_ignore = ["tests/fuzz_wire.py"]  # `make fuzz` runs it, and needs atheris
+collect_ignore = [
+    "tests/fuzz_wire.py",  # `make fuzz` runs it, and needs atheris
+    "tests/flower_app",  # apps, and a program: tests start them
+    "tests/counting_proxy.py",
+    "joulegrad/flower/starter",
+]
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -43,6 +43,7 @@ class Fleet:
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too, it keeps Ray on loopback
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
             "JOULEGRAD_STATE": str(folder / "nodes"),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
@@ -51,6 +52,7 @@ class Fleet:
         self.inside, self.holder = _namespace(self.env)
         self.port = free_port()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.begun: list[subprocess.Popen[bytes]] = []
         (folder / "flwr").mkdir()
         self.configure(insecure=True)
 
@@ -69,6 +71,7 @@ class Fleet:
                 cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self.running[name] = process
+        self.begun.append(process)
         return process
 
     def superlink(self, *options: object) -> None:
@@ -182,9 +185,11 @@ class Fleet:
                     os.kill(pid, sign)
             end = time.monotonic() + (3 if sign == signal.SIGTERM else 20)
             while self.processes() and time.monotonic() < end:
-                for process in self.running.values():
+                for process in self.begun:
                     process.poll()
                 time.sleep(0.05)
+        for process in self.begun:
+            process.wait(PATIENCE)
         if self.holder is not None:
             self.holder.kill()
             self.holder.wait()

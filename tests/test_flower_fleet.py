@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -77,6 +78,64 @@ def fleet(whole_fleet):
         gate.unlink()
 
 
+EXPERIMENT = """
+rounds = 3
+model = "cnn"
+partition = "Dirichlet(clients=3, alpha=0.5)"
+compress = ["ErrorFeedback(CWMP(density=0.02, cost=LayerType()))", "ErrorFeedback(Quantized(TopK(density=0.05), bits=4))"]
+downlink = "delta"
+dropout = 0.2
+"""
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """A small one, with much in it; and its run on the engine that needs no Flower."""
+    folder = tmp_path_factory.mktemp("experiment")
+    (folder / "small.toml").write_text(EXPERIMENT)
+    command = [sys.executable, "-m", "joulegrad", "run", folder / "small.toml", "--out", folder / "local"]
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    return folder
+
+
+def played(folder):
+    """A run's last model, and its rounds without the seconds."""
+    from safetensors.torch import load_file
+
+    model = load_file(max(folder.glob("checkpoint-*")))
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return model["weights"].numpy().tobytes(), [{k: v for k, v in r.items() if k != "seconds"} for r in rows]
+
+
+@pytest.mark.parametrize("engine", ["flower-sim", "flower"])
+def test_an_experiment_is_the_same_to_the_last_bit_on_every_engine(engine, fleet, experiment):
+    out = experiment / engine
+    options = ("--superlink", "dep") if engine == "flower" else ()
+    fleet.finish(
+        sys.executable, "-m", "joulegrad", "run", experiment / "small.toml", "--engine", engine, "--out", out, *options
+    )
+    assert played(out) == played(experiment / "local")
+
+
+def test_the_app_that_flower_init_writes_is_accepted(tmp_path):
+    app = tmp_path / "mine"
+    subprocess.run([sys.executable, "-m", "joulegrad", "flower", "init", app], check=True, capture_output=True)
+    fleet = Fleet(tmp_path / "fleet", app)
+    try:
+        journal = fleet.folder / "journal.jsonl"
+        fleet.finish(
+            BIN / "flwr", "run", fleet.app, "local", "--stream", "--federation-config",
+            "num-supernodes=2 client-resources-num-cpus=1", "-c", f'rounds=2 journal="{journal}"',
+        )  # fmt: skip
+        rows = [json.loads(line) for line in journal.read_text().splitlines()]
+        assert [(row["round"], row["used"]) for row in rows] == [(1, True), (1, True), (2, True), (2, True)], (
+            fleet.told()
+        )
+    finally:
+        fleet.close()
+
+
 def test_simulation_comes_to_the_expected_model(tmp_path, expected):
     fleet = Fleet(tmp_path / "fleet")
     try:
@@ -91,26 +150,19 @@ def test_simulation_comes_to_the_expected_model(tmp_path, expected):
         fleet.close()
 
 
-def test_deployment_comes_to_the_expected_model(fleet, expected):
-    fleet.run("plain")
-    arrays, told = fleet.result("plain")
-    assert equal(arrays, expected[2]), fleet.told()
-    assert [told["metrics"][t]["joulegrad-whole-models"] for t in "123"] == [3, 0, 0]
-
-
 def test_after_a_kill_of_the_server_app_a_second_run_comes_to_the_same(fleet, expected):
-    fleet.gate("hold-0-3").touch()
+    fleet.gate("hold-0-2").touch()
     kept = str(fleet.folder / "kept-server-app")
-    fleet.run("first", rounds=4, checkpoint=kept)
-    fleet.until(fleet.gate("begun-0-3").exists, "node 0 trains in round 3", by="run-first")
+    fleet.run("first", checkpoint=kept)
+    fleet.until(fleet.gate("begun-0-2").exists, "node 0 trains in round 2", by="run-first")
     for pid in fleet.find("flwr-serverapp"):
         fleet.kill_pid(pid)
-    fleet.gate("hold-0-3").unlink()
-    fleet.run("second", rounds=4, checkpoint=kept)
+    fleet.gate("hold-0-2").unlink()
+    fleet.run("second", checkpoint=kept)
     arrays, told = fleet.result("second")
-    assert equal(arrays, expected[3]), fleet.told()
-    assert len(told["metrics"]) == 4
-    assert {row["round"] for row in fleet.rows("second")} == {3, 4}
+    assert equal(arrays, expected[2]), fleet.told()
+    assert [told["metrics"][t]["joulegrad-whole-models"] for t in "123"] == [3, 0, 0]
+    assert {row["round"] for row in fleet.rows("second")} == {2, 3}
 
 
 def test_after_a_kill_of_the_superlink_a_second_run_comes_to_the_same(fleet, expected):
@@ -129,22 +181,17 @@ def test_after_a_kill_of_the_superlink_a_second_run_comes_to_the_same(fleet, exp
 
 
 def test_after_a_kill_of_a_supernode_the_round_goes_on_and_so_does_its_memory(fleet):
-    """Node 0 dies in round 2, is started again in round 3, and goes on in round 4 from what it remembered."""
-    for gate in ("hold-0-2", "hold-1-3", "hold-2-4"):
-        fleet.gate(gate).touch()
-    fleet.run("fifth", rounds=4, minimum=2, deadline_seconds=2.0)
+    """Node 0 dies in round 2, is started again without a key, and goes on in round 3 from what it remembered."""
+    fleet.gate("hold-0-2").touch()
+    fleet.run("fifth", minimum=2)
     fleet.until(fleet.gate("begun-0-2").exists, "node 0 trains in round 2", by="run-fifth")
     fleet.kill("supernode-0")
-    fleet.until(fleet.gate("begun-1-3").exists, "round 3 has begun", by="run-fifth")
     fleet.gate("hold-0-2").unlink()
-    before = fleet.log("superlink").count("activate")
     fleet.supernode(0)
-    fleet.until(lambda: fleet.log("superlink").count("activate") > before, "node 0 is back", by="run-fifth")
-    fleet.gate("hold-1-3").unlink()
-    arrays, told = fleet.result("fifth")
-    fleet.gate("hold-2-4").unlink()
-    assert equal(arrays, by_hand(EVERYBODY, (1, 2), (1, 2), (0, 1))[-1]), fleet.told()
-    assert [told["metrics"][t]["joulegrad-used"] for t in "1234"] == [3, 2, 2, 2]
+    arrays, told = fleet.result("fifth")  # Flower takes a minute to see that a node is gone
+    assert equal(arrays, by_hand(EVERYBODY, (1, 2), EVERYBODY)[-1]), fleet.told()
+    assert [told["metrics"][t]["joulegrad-used"] for t in "123"] == [3, 2, 3]
+    assert told["metrics"]["3"]["joulegrad-whole-models"] == 1
 
 
 def certificates(folder):

@@ -60,7 +60,8 @@ def run(
         Path | None, typer.Option(metavar="FOLDER", help="Also log each round here, for TensorBoard.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="local|flower-sim|flower", help="Who plays it: the model is the same to the last bit.")
+        str,
+        typer.Option(metavar="local|flower-sim|flower", help="Who plays it; the model is the same, bit for bit."),
     ] = "local",
     superlink: Annotated[
         str | None, typer.Option(metavar="NAME", help="For --engine flower: a connection of Flower's config.toml.")

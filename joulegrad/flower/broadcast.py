@@ -33,6 +33,7 @@ class Asked:
     whole_models: int = 0
     failure: str | None = None
     refused: str | None = None
+    about: dict[str, str] = field(default_factory=dict)  # what the node says of itself
 
 
 class Broadcast:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["NONCE", "NOTES", "Compress", "compress", "tag_of"]
 
 NOTES = "joulegrad"  # the ConfigRecord beside a payload
+ABOUT = ("name", "device", "link")  # of a SuperNode's --node-config: what a server's journal says of it
 NONCE = 16  # bytes in front of a reply's payload: which question it answers
 
 
@@ -83,11 +84,18 @@ class Compress:
         reply = call_next(message, context)
         if not training or reply.has_error():
             return reply
-        return self._compressed(reply, form, model, memory, used, nonce)
+        return self._compressed(reply, context, form, model, memory, (used, nonce))
 
     def _compressed(
-        self, reply: Message, form: Form, model: Model, memory: Memory, used: set[str], nonce: bytes
+        self,
+        reply: Message,
+        context: Context,
+        form: Form,
+        model: Model,
+        memory: Memory,
+        told: tuple[set[str], bytes],
     ) -> Message:
+        used, nonce = told
         if len(reply.content.array_records) != 1:
             raise ValueError(f"a reply to train has one ArrayRecord, got {list(reply.content.array_records)}")
         key, arrays = next(iter(reply.content.array_records.items()))
@@ -100,6 +108,8 @@ class Compress:
         data = nonce + joulegrad.encode(sent, form.layout)
         memory.remember(joulegrad.state_dict(state), tag_of(data))
         reply.content[key] = opaque(data)
+        if about := {k: str(context.node_config[k]) for k in ABOUT if k in context.node_config}:
+            reply.content[NOTES] = ConfigRecord(dict(about))
         return reply
 
 

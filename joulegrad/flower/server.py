@@ -31,7 +31,7 @@ import joulegrad
 from joulegrad.flower import checkpoint as saved
 from joulegrad.flower.arrays import Model
 from joulegrad.flower.broadcast import Asked, Broadcast
-from joulegrad.flower.client import NOTES, tag_of
+from joulegrad.flower.client import ABOUT, NOTES, tag_of
 from joulegrad.flower.fleet import Attendance, Fleet, View, content_with, drawing_from, exchange, wait_for
 from joulegrad.flower.journal import written
 from joulegrad.flower.refusal import Accepted, Limits, Refused, Rejected, check_metrics, examples_of, opened, outliers
@@ -235,6 +235,8 @@ class Sparse(Strategy):
             elif asked.node not in good:
                 good[asked.node] = reply
                 asked.bytes_up += _bytes_of(reply)
+                told = reply.content.config_records.get(NOTES, ConfigRecord())
+                asked.about = {key: str(told[key])[:64] for key in ABOUT if key in told}
         for node, asked in self.asked.items():
             if node in good:
                 self.broadcast.holds[node] = self.broadcast.version
@@ -386,7 +388,7 @@ def _bytes_of(reply: Message) -> int:
 
 
 def _without(content: RecordDict, key: str) -> RecordDict:
-    return RecordDict({name: record for name, record in content.items() if name != key})
+    return RecordDict({name: record for name, record in content.items() if name not in (key, NOTES)})
 
 
 def _or_empty(buffers: Tensor | None) -> Tensor:
