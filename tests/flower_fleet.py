@@ -166,6 +166,17 @@ class Fleet:
             subprocess.run([*self.inside, sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
         )
 
+    def status(self, port: int, path: str) -> str:
+        """What a POST without any key is answered, the path as it is."""
+        request = f"POST {path} HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n"
+        code = (
+            "import socket, ssl; c = ssl.create_default_context(cafile='ca.crt'); "
+            f"s = c.wrap_socket(socket.create_connection(('127.0.0.1', {port})), server_hostname='localhost'); "
+            f"s.sendall(b'{request}'); print(s.recv(99).split()[1].decode())"
+        )
+        command = [*self.inside, sys.executable, "-c", code]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=True).stdout.strip()
+
     def log(self, name: str) -> str:
         """What a process has said so far."""
         file = self.folder / f"{name}.log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -82,7 +83,7 @@ EXPERIMENT = """
 rounds = 3
 model = "cnn"
 partition = "Dirichlet(clients=3, alpha=0.5)"
-compress = ["ErrorFeedback(CWMP(density=0.02, cost=LayerType()))", "ErrorFeedback(Quantized(TopK(density=0.05), bits=4))"]
+compress = ["ErrorFeedback(CWMP(density=0.02, cost=LayerType()))", "ErrorFeedback(Quantized(TopK(k=900), bits=4))"]
 downlink = "delta"
 dropout = 0.2
 """
@@ -232,6 +233,43 @@ def test_with_tls_and_keys_and_a_hostile_node_the_honest_come_to_the_expected_mo
         fleet.close()
 
 
+def test_behind_nginx_nodes_join_and_nobody_else_gets_in(tmp_path):
+    """examples/flower/nginx.conf as it is, but for its ports; all that is not the fleet's answers 403."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if nginx is None:
+        pytest.skip("nginx is not installed")
+    fleet = Fleet(tmp_path / "fleet")
+    try:
+        certificates(fleet.folder)
+        server = ("--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt")
+        fleet.superlink(*server, "--enable-supernode-auth")
+        fleet.configure(**{"root-certificates": str(fleet.folder / "ca.crt")})
+        fleet.finish(BIN / "flwr", "supernode", "register", "node0.pub", "dep")
+        port = free_port()
+        text = (HERE.parent / "examples" / "flower" / "nginx.conf").read_text()
+        (fleet.folder / "nginx.conf").write_text(
+            "daemon off;\n" + text.replace("0.0.0.0:9443", f"127.0.0.1:{port}").replace(":8000", f":{fleet.port}")
+        )
+        fleet.begin("nginx", nginx, "-p", fleet.folder, "-c", "nginx.conf")
+        fleet.until(lambda: fleet.listens(port), "nginx listens", by="nginx")
+        refused = {}
+        for path in (
+            "/v1/control/list-runs", "/v1/runtime/pull-messages", "/docs", "/openapi.json", "/", "/health",
+            "/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs", "//v1/control/list-runs",
+            "/v1/fleet%2f..%2fcontrol/list-runs", "/v1/fleet/x/../../runtime/pull-messages", "/V1/control/list-runs",
+        ):  # fmt: skip
+            refused[path] = fleet.status(port, path)
+        assert set(refused.values()) <= {"403", "400"}, refused
+        assert fleet.status(fleet.port, "/v1/control/list-runs") not in ("403", "400", "404")  # why the proxy is there
+        keys = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", "node0")
+        fleet.supernode(0, *keys, to=port)
+        fleet.run("proxied", nodes=1, minimum=1, rounds=2)
+        arrays, _ = fleet.result("proxied")
+        assert equal(arrays, by_hand((0,), (0,))[-1]), fleet.told()
+    finally:
+        fleet.close()
+
+
 def test_bytes_at_the_socket_are_the_payloads_and_a_known_floor(tmp_path):
     """ResNet-18 at 1 %, one node behind a proxy that counts: three rounds, the first of which brings the model."""
     from joulegrad.flower.journal import FLOOR_BYTES_DOWN, FLOOR_BYTES_UP
@@ -241,7 +279,7 @@ def test_bytes_at_the_socket_are_the_payloads_and_a_known_floor(tmp_path):
         fleet.superlink()
         port, counted = free_port(), fleet.folder / "counted.json"
         fleet.begin("proxy", sys.executable, HERE / "counting_proxy.py", port, fleet.port, counted)
-        fleet.until(lambda: counted.exists() and fleet.listens(port), "the proxy listens")
+        fleet.until(lambda: counted.exists() and fleet.listens(port), "the proxy listens", by="proxy")
         fleet.supernode(0, to=port)
         before = json.loads(counted.read_text())
         fleet.run("bytes", nodes=1, minimum=1, model="resnet18")
