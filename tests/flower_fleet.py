@@ -194,10 +194,12 @@ class Fleet:
             for pid in self.processes():
                 with suppress(OSError):
                     os.kill(pid, sign)
+            for process in self.begun:  # nginx writes its title over its environment
+                if process.poll() is None:
+                    with suppress(OSError):
+                        os.killpg(process.pid, sign)
             end = time.monotonic() + (3 if sign == signal.SIGTERM else 20)
-            while self.processes() and time.monotonic() < end:
-                for process in self.begun:
-                    process.poll()
+            while (self.processes() or any(p.poll() is None for p in self.begun)) and time.monotonic() < end:
                 time.sleep(0.05)
         for process in self.begun:
             process.wait(PATIENCE)

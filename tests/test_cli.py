@@ -168,7 +168,7 @@ MISTAKES = [
     ("run good.toml --set server.optimizer=adam", ["'adam' is not in torch.optim; did you mean 'Adam'?"]),
     ("run good.toml --set server.options={moment=0.9}", ["optimizer 'SGD' cannot step", "'moment'"]),
     ("run good.toml --device gpu", ["device must be 'cpu' or 'cuda', got 'gpu'"]),
-    ("run good.toml --workers 0", ["--workers", "greater than or equal to 1"]),
+    ("run good.toml --workers 0", ["--workers", "0 is not"]),
     ("run good.toml --out good.toml", ["good.toml: File exists"]),
     ("run --frobnicate", ["No such option: --frobnicate"]),
     ("frobnicate", ["No such command 'frobnicate'"]),

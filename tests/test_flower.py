@@ -304,7 +304,7 @@ def test_a_node_that_missed_rounds_catches_up_with_one_payload(tmp_path):
     assert [found[r]["joulegrad-failed"] for r in (1, 2, 3, 4, 5)] == [0, 1, 1, 0, 0]
     assert found[4]["joulegrad-whole-models"] == 0
     assert found[4]["joulegrad-bytes-down"] > found[5]["joulegrad-bytes-down"]
-    assert strategy.broadcast.holds[100] == strategy.broadcast.version
+    assert strategy.broadcast.holds[100] == strategy.broadcast.version - 1
 
 
 def test_a_node_that_lost_its_model_gets_the_whole_in_the_same_round(tmp_path):

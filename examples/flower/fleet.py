@@ -44,7 +44,9 @@ def start() -> None:
     link, *nodes = ports(4)
     config = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
     (HERE / "flwr" / "config.toml").write_text(config)
-    subprocess.run([sys.executable, "-m", "joulegrad", "flower", "init", HERE / "app"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "joulegrad", "flower", "init", HERE / "app"], check=True, stdout=subprocess.DEVNULL
+    )
     begin("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", link)
     until_it_listens(link)
     for i, (port, about) in enumerate(zip(nodes, NODES, strict=True)):

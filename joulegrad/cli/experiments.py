@@ -34,7 +34,7 @@ Examples:
   joulegrad run mine.toml --set rounds=100 --set "compress=TopK(k=500)"
   joulegrad run mine.toml --set compress.density=0.001 --out runs/sparser
   joulegrad run mine.toml --json > rounds.jsonl
-  joulegrad run mine.toml --engine flower-sim    the same, by Flower's simulation
+  joulegrad run mine.toml --engine flower-sim    the same, simulated by Flower
 
 \b
 Exit codes: 0 finished; 1 it went wrong on the way; 2 a mistake in the

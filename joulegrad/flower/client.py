@@ -9,6 +9,7 @@ what was given minus what came back; the operator chooses what to send of it, an
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,14 +103,19 @@ class Compress:
         learned = form.flat(arrays)
         update = model.weights - learned.weights
         first = self.operator.init(_with_kinds(form.layout, self.layout))
-        sent, state = self.operator(update, _recalled(first, memory.state(used)))
+        state = _recalled(first, memory.state(used))
+        started = time.perf_counter()
+        sent, state = self.operator(update, state)
         if form.layout.buffers:
             sent = sent.with_buffers(learned.buffers)
+        selected = time.perf_counter()
         data = nonce + joulegrad.encode(sent, form.layout)
+        encoded = time.perf_counter()
         memory.remember(joulegrad.state_dict(state), tag_of(data))
         reply.content[key] = opaque(data)
-        if about := {k: str(context.node_config[k]) for k in ABOUT if k in context.node_config}:
-            reply.content[NOTES] = ConfigRecord(dict(about))
+        about = {key: str(context.node_config[key]) for key in ABOUT if key in context.node_config}
+        took = {"select-seconds": selected - started, "encode-seconds": encoded - selected}
+        reply.content[NOTES] = ConfigRecord({**about, **took})
         return reply
 
 

@@ -30,7 +30,7 @@ from joulegrad import Layout
 from joulegrad.flower import Fleet, Limits, compress
 from joulegrad.flower.arrays import Form
 from joulegrad.flower.broadcast import Asked, Broadcast
-from joulegrad.flower.client import tag_of
+from joulegrad.flower.client import NOTES, tag_of
 from joulegrad.flower.fleet import exchange
 from joulegrad.flower.refusal import Rejected, opened
 from joulegrad.lab import data, models
@@ -195,7 +195,13 @@ class Nodes:
         self.broadcast.has_used(asked.node, tag_of(asked.nonce + found.payload))
         layout, metrics = self.simulation.layout, next(iter(reply.content.metric_records.values()))
         payload = joulegrad.encode(joulegrad.decode(found.payload, form.layout), layout)  # as long: another fingerprint
-        seconds = {"train": float(metrics["train-seconds"])}  # type: ignore[arg-type]
+        notes = reply.content.config_records[NOTES]
+        took = {
+            "train": metrics["train-seconds"],
+            "compress": notes["select-seconds"],
+            "encode": notes["encode-seconds"],
+        }
+        seconds = {name: float(found) for name, found in took.items()}  # type: ignore[arg-type]
         return Answer(c, payload, float(metrics["loss"]), seconds)  # type: ignore[arg-type]
 
     def _find(self, clients: list[int]) -> None:
