@@ -87,6 +87,10 @@ def run(
             if engine == "local":
                 outcome = player.run(experiment, folder, device=device, workers=workers, seen=show.row, noted=show.note)
             else:
+                if workers is not None or device != "cpu":
+                    raise ValueError(
+                        f"--workers and --device are for the engine local; {engine} has one process a node"
+                    )
                 outcome = _on_flower(experiment, folder, engine, superlink, show.row)
     if not outcome.finished:
         say(f"stopped after round {len(outcome.rows)} of {experiment.rounds}; the same command goes on from there")

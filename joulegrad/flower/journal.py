@@ -7,14 +7,13 @@ A node has them if its --node-config names a device and a link of `joulegrad pro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from joulegrad import profiles
 from joulegrad.energy import Ledger, totals
 from joulegrad.flower.broadcast import Asked
-from joulegrad.flower.refusal import Accepted
 
 __all__ = ["FLOOR_BYTES_DOWN", "FLOOR_BYTES_UP", "joules", "written"]
 
@@ -24,12 +23,15 @@ FLOOR_BYTES_UP = 20_000
 FLOOR_BYTES_DOWN = 15_000
 
 
-def written(path: Path, round_: int, asked: Iterable[Asked], used: Iterable[Accepted]) -> None:
-    """A round of training is over: one line for each node that was asked, in one write."""
-    entries = {reply.node: reply.entries for reply in used}
+def written(path: Path, round_: int, kind: str, asked: Iterable[Asked], entries: Mapping[int, int]) -> None:
+    """Nodes have been asked to "train" or to "evaluate": one line for each, in one write.
+
+    `entries` has, of the nodes whose updates were used, how many each sent.
+    """
     rows = [
         {
             "round": round_,
+            "kind": kind,
             "node": str(a.node),
             **a.about,
             "bytes_up": a.bytes_up,

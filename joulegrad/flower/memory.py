@@ -12,17 +12,18 @@ been sent: the next broadcast does not name it, and the operator goes on from wh
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import subprocess
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from flwr.app import Context
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -57,7 +58,8 @@ class Memory:
         self.folder = root / node / training
         if self._taken(context.node_id):
             self.folder = root / f"{node}-{context.node_id}" / training
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is remembered tells of the data
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         self.claim = secrets.token_hex(8)
         with self._locked():
             supernode = _supernode()
@@ -107,11 +109,9 @@ class Memory:
         process = owner.get("process")
         return process not in (None, _supernode()) and _begun(process) == owner.get("begun") is not None
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self.folder / "lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> FileLock:
+        """For moments only; nobody trains while it is held."""
+        return FileLock(self.folder / "lock")
 
 
 def _root(context: Context) -> Path:
@@ -131,22 +131,41 @@ def _name(context: Context) -> str:
 
 def _supernode() -> int | None:
     """The process that lives as long as the node: the parent of our parent, SuperNode or simulation."""
-    with suppress(OSError, ValueError, IndexError):
-        found = int(_stat(os.getppid())[1])
-        return found if found > 1 or "flower" in Path("/proc/1/cmdline").read_text() else None
-    return None
+    found = _parent_and_begin(os.getppid())
+    if found is None:
+        return None
+    if found[0] == 1 and "flower" not in _words_of_init():  # init has adopted the orphan of a SuperNode that is gone
+        return None
+    return found[0]
 
 
 def _begun(process: Any) -> str | None:
-    """When a process began, in the kernel's ticks; None where there is none."""
-    with suppress(OSError, IndexError):
-        state, *rest = _stat(process)
-        return None if state == "Z" else rest[18]
+    """When a process began; None where there is none."""
+    found = _parent_and_begin(process) if process else None
+    return None if found is None else found[1]
+
+
+def _parent_and_begin(process: int) -> tuple[int, str] | None:
+    """From /proc, or from ps where there is none; None: it is not there, or only its corpse."""
+    stat = Path(f"/proc/{process}/stat")
+    if Path("/proc/self/stat").exists():
+        with suppress(OSError, IndexError, ValueError):
+            state, parent, *rest = stat.read_text().rpartition(")")[2].split()
+            return None if state == "Z" else (int(parent), rest[17])
+        return None
+    with suppress(OSError, ValueError):
+        command = ["ps", "-o", "ppid=,lstart=", "-p", str(process)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split(maxsplit=1)
+        if len(told) == 2:
+            return int(told[0]), told[1].strip()
     return None
 
 
-def _stat(process: int | None) -> list[str]:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+def _words_of_init() -> str:
+    """In a container the SuperNode itself may be process 1."""
+    with suppress(OSError):
+        return Path("/proc/1/cmdline").read_text()
+    return ""
 
 
 def _forget_old(folder: Path) -> None:

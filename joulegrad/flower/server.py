@@ -51,7 +51,7 @@ class Sparse(Strategy):
         fleet: deadlines, and who is set aside.
         limits: beyond which a reply is refused.
         seed: of the sampling of nodes; None: a new one every time.
-        journal: file to which every reply adds a line of JSON.
+        journal: file to which every reply adds a line of JSON; see `journal`.
 
     Example:
         >>> from flwr.serverapp.strategy import FedAvg
@@ -160,8 +160,12 @@ class Sparse(Strategy):
             log(WARNING, "round %d is void: %d good replies of %d", server_round, len(accepted), len(self.asked))
         used = accepted if arrays else []
         if self.journal:
-            written(self.journal, server_round, self.asked.values(), used)
-        return arrays, MetricRecord({**(metrics or {}), **self._sums(used)})
+            entries = {reply.node: reply.entries for reply in used}
+            written(self.journal, server_round, "train", self.asked.values(), entries)
+        sums = self._sums(used)
+        counts = [sums[f"joulegrad-{what}"] for what in ("used", "failed", "refused")]
+        log(INFO, "round %d: %d replies used, %d failed, %d refused", server_round, *counts)
+        return arrays, MetricRecord({**(metrics or {}), **sums})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Leave out what the strategy inside would stop at; the rest is its own."""
@@ -178,7 +182,12 @@ class Sparse(Strategy):
                 agreeing.append(message)
             else:
                 self._refuse(server_round, node, differs)
-        return self.inner.aggregate_evaluate(server_round, agreeing) if agreeing else None
+        if not self.asked:
+            return None
+        if self.journal:
+            written(self.journal, server_round, "evaluate", self.asked.values(), {})
+        found = self.inner.aggregate_evaluate(server_round, agreeing) if agreeing else None
+        return MetricRecord({**(found or {}), **_bytes(self.asked.values())})
 
     @property
     def broadcast(self) -> Broadcast:
@@ -229,7 +238,7 @@ class Sparse(Strategy):
             if asked is None:
                 self._refuse(round_, reply.metadata.src_node_id, "it was not asked")
             elif reply.has_error():
-                asked.failure = (str(reply.error.reason).strip() or f"error {reply.error.code}").splitlines()[-1]
+                asked.failure = (str(reply.error.reason).strip() or f"error {reply.error.code}").splitlines()[-1][:300]
             elif _needs_whole(reply):
                 asked.failure = "it cannot keep the model"
             elif asked.node not in good:
@@ -328,8 +337,7 @@ class Sparse(Strategy):
         """Of a round: what is counted, not averaged."""
         asked = self.asked.values()
         return {
-            "joulegrad-bytes-up": sum(a.bytes_up for a in asked),
-            "joulegrad-bytes-down": sum(a.bytes_down for a in asked),
+            **_bytes(asked),
             "joulegrad-whole-models": sum(a.whole_models for a in asked),
             "joulegrad-entries": sum(a.entries for a in used),
             "joulegrad-used": len(used),
@@ -381,6 +389,12 @@ def _moved(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
 
 def _needs_whole(reply: Message) -> bool:
     return reply.has_content() and "needs" in reply.content.config_records.get(NOTES, {})
+
+
+def _bytes(asked: Iterable[Asked]) -> dict[str, int]:
+    asked = list(asked)
+    up, down = sum(a.bytes_up for a in asked), sum(a.bytes_down for a in asked)
+    return {"joulegrad-bytes-up": up, "joulegrad-bytes-down": down}
 
 
 def _bytes_of(reply: Message) -> int:

@@ -83,6 +83,7 @@ def play(
     """
     if engine not in ENGINES[1:]:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    _tool("flwr")
     folder = folder.absolute()
     if (folder / HEADER).exists():
         began = read_header(folder).get("engine", "local")
