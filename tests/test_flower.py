@@ -27,7 +27,9 @@ from flwr.serverapp.strategy import (
 )
 
 import joulegrad
+import joulegrad.flower.journal as journal_module
 from joulegrad import CWMP, ErrorFeedback, LayerType, Layout, TopK
+from joulegrad.energy import Ledger
 from joulegrad.flower import Fleet, Limits, Sparse, compress
 from joulegrad.flower.arrays import STYPE, Form
 from joulegrad.flower.memory import Memory
@@ -775,3 +777,32 @@ def test_config_of_ours_is_not_seen_by_the_app(tmp_path):
         train_config=ConfigRecord({"lr": 0.1}),
     )
     assert seen == [["arrays", "config"]] * 3
+
+
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+
+def test_the_journal_has_bytes_and_joules_of_every_message(tmp_path):
+    nodes = fleet_of(FEEDBACK, tmp_path / "nodes")
+    nodes[100][1].node_config.update(name="attic", device="rpi4", link="wifi-rpi4")
+    (tmp_path / "mine.toml").write_text("kind = 'link'")
+    nodes[101][1].node_config.update(device="rpi4", link=str(tmp_path / "mine.toml"))  # a node names no files of ours
+    journal = tmp_path / "journal.jsonl"
+    result = trained(Sparse(FedAvg(), fleet=QUICK, journal=journal), Rig(nodes), 2)
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [(r["round"], r["kind"]) for r in rows] == [(1, "train")] * 3 + [(1, "evaluate")] * 3 + [
+        (2, "train")
+    ] * 3 + [(2, "evaluate")] * 3
+    for round_, metrics in result.train_metrics_clientapp.items():
+        own = [r for r in rows if (r["round"], r["kind"]) == (round_, "train")]
+        assert sum(r["bytes_up"] for r in own) == metrics["joulegrad-bytes-up"]
+        assert sum(r["bytes_down"] for r in own) == metrics["joulegrad-bytes-down"]
+        assert sum(r["entries"] for r in own) == metrics["joulegrad-entries"]
+    evaluated = [r["bytes_down"] for r in rows if (r["round"], r["kind"]) == (1, "evaluate")]
+    assert result.evaluate_metrics_clientapp[1]["joulegrad-bytes-down"] == sum(evaluated)
+    first = rows[0]
+    assert first["name"] == "attic"
+    sent = first["bytes_up"] + journal_module.FLOOR_BYTES_UP
+    [expected] = [row.joules for row in Ledger(device="rpi4", link="wifi-rpi4").uplink(sent) if row.phase == "uplink"]
+    assert first["joules"]["coded"]["uplink"] == expected
+    assert [r["joules"] for r in rows[1:3]] == [None, None]

@@ -118,6 +118,7 @@ def test_an_experiment_is_the_same_to_the_last_bit_on_every_engine(engine, fleet
         sys.executable, "-m", "joulegrad", "run", experiment / "small.toml", "--engine", engine, "--out", out, *options
     )
     assert played(out) == played(experiment / "local")
+    fleet.until(lambda: not fleet.find("--simulation") and not fleet.find("raylet"), "the simulation is gone")
 
 
 def test_the_app_that_flower_init_writes_is_accepted(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.run import Outcome
 from joulegrad.lab.simulate import Row
 from joulegrad.lab.store import HEADER, finished, read_header, read_rounds
+from joulegrad.lab.workers import die_with
 
 __all__ = ["ENGINES", "SAFE", "Stopped", "play"]
 
@@ -97,12 +99,13 @@ def play(
     folder.mkdir(parents=True, exist_ok=True)
     app = _written(experiment, folder, engine)
     simulation = engine == "flower-sim"
-    with _superlink(folder) if simulation else _found() as (env, default):
-        command = [_tool("flwr"), "run", str(app), connection or default, "--stream"]
+    with _asked_politely(), _superlink(folder) if simulation else _found() as (env, default):
+        where = [connection or default] if connection or default else []
+        command = [_tool("flwr"), "run", str(app), *where, "--stream"]
         if simulation:
             n = getattr(experiment.partition, "clients", None) or _clients(experiment)
             command += ["--federation-config", f"num-supernodes={n} client-resources-num-cpus=1"]
-        return _watched([word for word in command if word], env, experiment, folder, seen)
+        return _watched(command, env, experiment, folder, seen)
 
 
 def _written(experiment: Experiment, folder: Path, engine: str) -> Path:
@@ -131,8 +134,7 @@ def _superlink(folder: Path) -> Iterator[tuple[dict[str, str], str]]:
         f'[superlink]\ndefault = "ours"\n\n[superlink.ours]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     command = [_tool("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    process = _begun(command, env, folder / "superlink.log")
     try:
         _until_it_listens(process, port, folder)
         yield env, "ours"
@@ -156,8 +158,7 @@ def _watched(
 ) -> Outcome:
     """Show rounds as they come, until the run is over."""
     log, shown = folder / "flwr.log", 0
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=env, stdout=file, stderr=file, start_new_session=True)
+    process = _begun(command, env, log)
     try:
         while True:
             over = process.poll() is not None
@@ -171,9 +172,36 @@ def _watched(
                 raise Stopped(f"Flower ended after round {shown} of {experiment.rounds}; {log} says why")
             time.sleep(LOOK)
     except KeyboardInterrupt:
+        if run := re.search(r"started run (\d+)", log.read_text(errors="replace")):
+            stop = [command[0], "stop", run[1], *(word for word in command[3:4] if word != "--stream")]
+            subprocess.run(stop, env=env, capture_output=True, check=False)
         return Outcome(read_rounds(folder), False)
     finally:
         _end(process)
+
+
+def _begun(command: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, so that all it starts can be ended; it does not outlive us."""
+    ours = os.getpid()
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            command, env=env, stdout=file, stderr=file, start_new_session=True,
+            preexec_fn=lambda: die_with(ours, signal.SIGTERM),
+        )  # fmt: skip
+
+
+@contextmanager
+def _asked_politely() -> Iterator[None]:
+    """A request to end is as Ctrl-C."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not the main thread: whoever owns it decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
