@@ -8,6 +8,7 @@ An adapter over flwr 1.41 and 1.42, with no algorithm of its own. docs/flower.md
 
 client       the mod
 server       the strategy
+inside       what the strategy inside gets, and what of it is kept
 broadcast    the model's versions, and who has which
 arrays       Flower's arrays <-> one flat vector
 memory       what a node keeps between two messages

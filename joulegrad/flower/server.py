@@ -13,33 +13,27 @@ are. One that looks at every client by itself (FedMedian, Krum, server-side diff
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Result, Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
-from torch import Tensor
 
 import joulegrad
 from joulegrad.flower import checkpoint as saved
-from joulegrad.flower.arrays import Model
 from joulegrad.flower.broadcast import Asked, Broadcast
 from joulegrad.flower.client import ABOUT, NOTES, tag_of
 from joulegrad.flower.fleet import Attendance, Fleet, View, content_with, drawing_from, exchange, wait_for
+from joulegrad.flower.inside import Inside
 from joulegrad.flower.journal import written
 from joulegrad.flower.refusal import Accepted, Limits, Refused, Rejected, check_metrics, examples_of, opened, outliers
 
 __all__ = ["Sparse"]
-
-# They step with nothing but the weighted mean, so that one reply that is the mean says it all.
-MEAN_ALONE = {kind.aggregate_train for kind in (FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi)}
 
 
 class Sparse(Strategy):
@@ -75,12 +69,11 @@ class Sparse(Strategy):
         self.inner, self.fleet, self.limits = inner, fleet, limits
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.journal = None if journal is None else Path(journal)
-        self.weighted_by = getattr(inner, "weighted_by_key", "num-examples")
+        self.inside = Inside(inner)
         self.attendance, self.generator = Attendance(), random.Random(seed)
         self.refused: list[Refused] = []
         self.asked: dict[int, Asked] = {}  # by node, in this exchange
         self._broadcast: Broadcast | None = None
-        self._given = self._kept_of_strategies()
 
     def summary(self) -> None:
         """Say what the strategy inside is."""
@@ -172,7 +165,7 @@ class Sparse(Strategy):
         kept = []
         for node, message in self._answered(server_round, replies):
             try:
-                examples_of(message.content, self.weighted_by, self.limits)
+                examples_of(message.content, self.inside.weighted_by, self.limits)
                 kept.append((node, message))
             except Rejected as why:
                 self._refuse(server_round, node, str(why))
@@ -262,7 +255,7 @@ class Sparse(Strategy):
             try:
                 form, model = self.broadcast.form, self.broadcast.model
                 question = self.asked[node].nonce
-                found.append(opened(node, message, question, form, model, self.weighted_by, self.limits))
+                found.append(opened(node, message, question, form, model, self.inside.weighted_by, self.limits))
             except Rejected as why:
                 self._refuse(round_, node, str(why))
         differing = check_metrics([reply.message.content for reply in found])
@@ -284,11 +277,7 @@ class Sparse(Strategy):
 
     def _stepped(self, round_: int, accepted: list[Accepted]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the strategy inside step; a model that is not finite is none."""
-        if type(self.inner).aggregate_train in MEAN_ALONE:
-            with self._metrics_of(accepted):
-                arrays, metrics = self.inner.aggregate_train(round_, [self._mean(accepted)])
-        else:
-            arrays, metrics = self.inner.aggregate_train(round_, list(self._each(accepted)))
+        arrays, metrics = self.inside.step(round_, accepted, self.broadcast)
         if arrays is None:
             return None, metrics
         model = self.broadcast.settled(arrays)
@@ -298,40 +287,6 @@ class Sparse(Strategy):
         for reply in accepted:
             self.broadcast.has_used(reply.node, tag_of(self.asked[reply.node].nonce + reply.payload))
         return self.broadcast.form.arrays(model, self.broadcast.rest), metrics
-
-    @contextmanager
-    def _metrics_of(self, accepted: list[Accepted]) -> Iterator[None]:
-        """While it steps with one reply, the strategy inside aggregates the metrics of all."""
-        inner: Any = self.inner
-        aggregate, contents = inner.train_metrics_aggr_fn, [_without(r.message.content, r.key) for r in accepted]
-        inner.train_metrics_aggr_fn = lambda _, weighted_by: aggregate(contents, weighted_by)
-        try:
-            yield
-        finally:
-            inner.train_metrics_aggr_fn = aggregate
-
-    def _mean(self, accepted: list[Accepted]) -> Message:
-        """One reply that is the weighted mean of all."""
-        layout, now = self.broadcast.form.layout, self.broadcast.model
-        mean = joulegrad.mean((joulegrad.decode(reply.payload, layout), reply.examples) for reply in accepted)
-        model = Model(now.weights - mean.update, _or_empty(mean.buffers))
-        return self._reply(accepted[0], model, {self.weighted_by: sum(reply.examples for reply in accepted)})
-
-    def _each(self, accepted: list[Accepted]) -> Iterator[Message]:
-        """Every client's model, made dense again."""
-        layout, now = self.broadcast.form.layout, self.broadcast.model
-        for reply in accepted:
-            update = joulegrad.decode(reply.payload, layout)
-            yield self._reply(reply, Model(now.weights - update.to_dense(), _or_empty(update.buffers)), None)
-
-    def _reply(self, reply: Accepted, model: Model, metrics: Mapping[str, float] | None) -> Message:
-        """A reply as the strategy inside knows them."""
-        content = _without(reply.message.content, reply.key)
-        if metrics is not None:
-            content[next(iter(content.metric_records))] = MetricRecord(dict(metrics))
-        content[reply.key] = self.broadcast.form.arrays(model, self.broadcast.rest)
-        reply.message.content = content
-        return reply.message
 
     def _sums(self, used: list[Accepted]) -> dict[str, int]:
         """Of a round: what is counted, not averaged."""
@@ -349,7 +304,7 @@ class Sparse(Strategy):
         version, state, gauss = self.generator.getstate()
         return {
             **self.broadcast.state(),
-            "inner": [_moved(now, then) for now, then in zip(self._kept_of_strategies(), self._given, strict=True)],
+            "inner": self.inside.state(),
             "failures": self.attendance.failures,
             "aside": self.attendance.aside,
             "generator": [version, list(state), gauss],
@@ -363,28 +318,8 @@ class Sparse(Strategy):
         self.refused = [Refused(*found) for found in kept["refused"]]
         version, state, gauss = kept["generator"]
         self.generator.setstate((version, tuple(state), gauss))
-        for strategy, fields in zip(self._strategies(), kept["inner"], strict=True):
-            vars(strategy).update(fields)
+        self.inside.restore(kept["inner"])
         return int(kept["round"])
-
-    def _strategies(self) -> list[Any]:
-        """The strategy inside, and those inside it."""
-        found: list[Any] = [self.inner]
-        while hasattr(found[-1], "strategy"):
-            found.append(found[-1].strategy)
-        return found
-
-    def _kept_of_strategies(self) -> list[dict[str, Any]]:
-        """What of the strategies inside a checkpoint can hold: moments, momentum, clipping norms."""
-        return [{n: v for n, v in vars(strategy).items() if saved.keepable(v)} for strategy in self._strategies()]
-
-
-def _moved(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """What has changed, so that a setting that the user changes between two runs is the user's."""
-    plain = (type(None), bool, int, float, str, np.generic)
-    return {
-        name: value for name, value in now.items() if not (isinstance(value, plain) and then.get(name, now) == value)
-    }
 
 
 def _needs_whole(reply: Message) -> bool:
@@ -399,11 +334,3 @@ def _bytes(asked: Iterable[Asked]) -> dict[str, int]:
 
 def _bytes_of(reply: Message) -> int:
     return sum(len(array.data) for record in reply.content.array_records.values() for array in record.values())
-
-
-def _without(content: RecordDict, key: str) -> RecordDict:
-    return RecordDict({name: record for name, record in content.items() if name not in (key, NOTES)})
-
-
-def _or_empty(buffers: Tensor | None) -> Tensor:
-    return torch.empty(0) if buffers is None else buffers
