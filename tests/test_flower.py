@@ -39,6 +39,11 @@ FEEDBACK = ErrorFeedback(CWMP(density=0.05, cost=LayerType()))
 QUICK = Fleet(poll_seconds=0.001, wait_seconds=0.05)
 
 
+def replied(message, arrays):
+    records = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
+    return Message(records, reply_to=message)
+
+
 def trained(strategy, grid, rounds=3, **options):
     return strategy.start(grid, first_model(), num_rounds=rounds, timeout=5, **options)
 
@@ -235,6 +240,22 @@ def test_a_layout_tells_what_names_do_not(tmp_path):
     )
     assert result.train_metrics_clientapp[1]["joulegrad-used"] == 2
     assert seen == [["embedding", "linear", "bias"]] * 2
+
+
+def test_what_is_not_training_passes_and_what_cannot_be_compressed_is_said(tmp_path):
+    app = ClientApp(mods=[compress(DENSE, folder=tmp_path)])
+    app.query()(lambda message, context: Message(message.content, reply_to=message))
+    app.train()(lambda message, context: replied(message, message.content["arrays"]))
+    odd = RecordDict({"arrays": ArrayRecord([np.ones(2, np.int64)]), "more": ArrayRecord([np.ones(2, np.int64)])})
+    asked = [Message(odd, 1, "query"), Message(RecordDict(), 1, "query")]
+    for message in asked:
+        assert app(message, context_of(1, site="x")).content == message.content
+    with pytest.raises(ValueError, match="one ArrayRecord in a message"):
+        app(Message(odd, 1, "train"), context_of(1, site="x"))
+    other = ClientApp(mods=[compress(DENSE, layout=Layout.from_shapes({"w": (2,)}), folder=tmp_path)])
+    other.train()(lambda message, context: replied(message, message.content["arrays"]))
+    with pytest.raises(ValueError, match="the arrays begin with 'conv.weight', the layout with 'w'"):
+        other(Message(RecordDict({"arrays": first_model()}), 1, "train"), context_of(1, site="x"))
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,12 @@ class Compress:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Bring the model, let the app work, and send what is worth sending of its update."""
-        if not message.has_content() or len(message.content.array_records) != 1:
-            return call_next(message, context)
         training = message.metadata.message_type.partition(".")[0] == "train"
         notes = message.content.config_records.get(NOTES)
+        if notes is None and not training:
+            return call_next(message, context)
+        if len(message.content.array_records) != 1:
+            raise ValueError(f"compress wants one ArrayRecord in a message, got {list(message.content.array_records)}")
         if notes is None:  # the server is not ours: it sent the whole model, and will say nothing of our replies
             memory = Memory(context, f"run{context.run_id}", self.folder)
             key, arrays = next(iter(message.content.array_records.items()))
@@ -139,9 +141,11 @@ def _brought(message: Message, notes: ConfigRecord, memory: Memory) -> tuple[str
         if found is None:
             return None
         tensors, about = found
-        form = Form.from_json(about["form"])
-        before = tensors["weights"]
-        rest = {name: tensors[f"rest {name}"] for name in form.layout.local}
+        try:
+            form, before = Form.from_json(about["form"]), tensors["weights"]
+            rest = {name: tensors[f"rest {name}"] for name in form.layout.local}
+        except (KeyError, ValueError):  # somebody else has written there
+            return None
     model = Model(*received(payload, form.layout, before))
     if model.digest() != notes["model"]:
         if whole:
@@ -165,12 +169,12 @@ def _with_kinds(layout: Layout, known: Layout | None) -> Layout:
     if known is None:
         return layout
     kinds = {s.name: s.kind for s in known.segments}
-    if missing := [s.name for s in layout.segments if s.name not in kinds]:
-        raise ValueError(
-            f"layout does not know the array {missing[0]!r}; is it of another model, or is it frozen there?"
-        )
+    if not any(s.name in kinds for s in layout.segments):
+        theirs, ours = layout.segments[0].name, known.segments[0].name
+        raise ValueError(f"layout is another model's: the arrays begin with {theirs!r}, the layout with {ours!r}")
     shapes = {s.name: s.shape for s in layout.segments}
-    return Layout(Layout.from_shapes(shapes, {name: kinds[name] for name in shapes}).segments, layout.buffers)
+    mended = {s.name: kinds.get(s.name, s.kind) for s in layout.segments}  # what is frozen there has no kind
+    return Layout(Layout.from_shapes(shapes, mended).segments, layout.buffers)
 
 
 def _recalled(first: State, tensors: dict[str, Tensor] | None) -> State:
