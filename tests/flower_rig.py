@@ -79,12 +79,14 @@ class Rig:
     def __init__(self, nodes, lost=lambda message: False, silent=()):
         self.nodes, self.lost, self.silent = dict(nodes), lost, set(silent)
         self.ids, self.replies, self.sent = itertools.count(1), {}, []
+        self.fate = {}  # of a node: "away", or when it was last started
 
     def get_node_ids(self):
         return list(self.nodes)
 
     def get_nodes(self):
-        return [NodeInfo(node_id=n) for n in self.nodes]
+        there = [n for n in self.nodes if self.fate.get(n) != "away"]
+        return [NodeInfo(node_id=n, last_activated_at=self.fate.get(n, "")) for n in there]
 
     def push_messages(self, messages):
         for message in messages:

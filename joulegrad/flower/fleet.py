@@ -19,6 +19,7 @@ from joulegrad.cost import is_finite
 
 __all__ = ["Attendance", "Fleet", "View", "exchange", "wait_for"]
 
+LOOK_SECONDS, GONE_SECONDS = 5.0, 60.0
 NEEDS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")  # what Flower's strategies wait for
 
 
@@ -165,29 +166,48 @@ def exchange(
     """Send messages, and wait for replies: all of them, or `minimum` good ones after the deadline.
 
     `again` is given each reply; what it returns instead of None is sent to the same node, whose reply is waited for.
+    A node that went away while it was asked, or was started anew, may have lost the question, and Flower does not say
+    so: it is waited for a minute.
     """
     begun = time.monotonic()
+    then = _activations(grid)
     waiting = _sent(grid, list(messages))
     replies: list[Message] = []
+    gone: dict[int, float] = {}  # since when
+    looked = begun
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
-            waiting.discard(reply.metadata.reply_to_message_id)
+            waiting.pop(reply.metadata.reply_to_message_id, None)
             more = again(reply)
             if more is None:
                 replies.append(reply)
             else:
                 waiting |= _sent(grid, [more])
-        took = time.monotonic() - begun
+        now = time.monotonic()
         enough = sum(reply.has_content() for reply in replies) >= fleet.minimum
-        if not waiting or took >= timeout or (fleet.deadline_seconds and took >= fleet.deadline_seconds and enough):
+        over = now - begun >= timeout
+        if not waiting or over or (fleet.deadline_seconds and now - begun >= fleet.deadline_seconds and enough):
             break
-        time.sleep(min(fleet.poll_seconds, max(timeout - took, 0.01)))
+        if now - looked >= LOOK_SECONDS:
+            looked, present = now, _activations(grid)
+            for node in waiting.values():
+                if present.get(node) != then.get(node):
+                    gone.setdefault(node, now)
+        if all(now - gone.get(node, now) >= GONE_SECONDS for node in waiting.values()):
+            break
+        time.sleep(min(fleet.poll_seconds, max(timeout - (now - begun), 0.01)))
     return replies
 
 
-def _sent(grid: Grid, messages: list[Message]) -> set[str]:
+def _sent(grid: Grid, messages: list[Message]) -> dict[str, int]:
+    """The nodes that are asked, by the messages' names."""
     grid.push_messages(messages)
-    return {message.metadata.message_id for message in messages}
+    return {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+
+
+def _activations(grid: Grid) -> dict[int, str]:
+    """When each node that is there was last started."""
+    return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
 
 
 def _nested(strategy: object) -> Iterator[object]:
