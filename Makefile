@@ -46,6 +46,7 @@ benchmarks: $(READY)
 	$(BIN)/python benchmarks/wire.py --cifar10 $(CIFAR10)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/sensitivity.py
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py
 

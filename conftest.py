@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,12 @@ collect_ignore = [
     "tests/flower_app",  # apps, and a program: tests start them
     "tests/counting_proxy.py",
     "joulegrad/flower/starter",
+    "tests/compile_for_gpu.py",  # test_gpu.py runs it, in a process of its own
 ]
+if importlib.util.find_spec("triton") is None:
+    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "priced", "tallies", "tiles")]
+elif not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its programs then run here, on numpy
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,8 +1,14 @@
-"""Selection on a GPU, beside torch.topk: what a user calls, and the same replayed as a CUDA graph.
+"""Selection on a GPU: first that it equals the reference, then what it takes beside torch.topk.
 
-    python benchmarks/select_gpu.py --out benchmarks/results/select_gpu.json [--repeats N]
+    python benchmarks/select_gpu.py --out benchmarks/results/select_gpu.json [--seconds 60] [--repeats 15]
 
-The update and the costs are those of `select.py`. All methods run in turn within each repeat; each is waited for.
+The update and the costs are those of `select.py`. What matters most comes first: the file is written anew after each
+case, and none is begun once `--seconds` have passed; what is left of them at the end goes to more comparisons with the
+reference. All methods run in turn within each repeat, and each is waited for: the time is what a user waits for a call,
+with all that the host does. *As a graph* is the same captured once and replayed. Triton's and numba's compilation is
+part of the seconds, but of no time in the file.
+
+Where there is no GPU, `TRITON_INTERPRET=1 … --entries 3000 --repeats 1` tries the script, and measures nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +20,14 @@ sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # this folder la
 
 import argparse
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,112 +36,149 @@ from torch import Tensor
 import joulegrad as jg
 import machine
 from joulegrad import kernels
-from joulegrad.kernels import Scores, reference
+from joulegrad.kernels import Scores, gpu, priced, reference
 from joulegrad.lab.models import resnet18
 
-DENSITIES = (0.01, 0.05, 0.1, 0.2)
+DENSITIES: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2)
 CLIENTS = 10
+SHARE = 0.7  # of what the k largest would cost, the joules that both budgets allow
 Methods = dict[str, Callable[[], Any]]
+Costs = dict[str, jg.Prices]
+MORE = "more comparisons"
+WARM, INTERPRETED = "--warm", {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+BEGUN = perf_counter()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--repeats", type=int, default=30)
-    options = parser.parse_args()
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--entries", type=int, help="of a smaller model, to try the script")
+    given = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     layout = jg.Layout.of(resnet18(), buffers="local")
-    rows: list[dict[str, Any]] = []
-    for case, methods in cases(layout):
-        rows += measured(case, methods, 3 if case["input"] == "two budgets" else options.repeats)
-        print(case, {r["method"]: f"{1e6 * r['seconds']:.0f} µs" for r in rows if r["case"] == case}, flush=True)
-    head = machine.header("benchmarks/select_gpu.py", []) | {
-        "gpu": torch.cuda.get_device_name(),
-        "entries": layout.size,
-        "repeats": options.repeats,
-    }
-    options.out.write_text(json.dumps({"header": head, "rows": rows}, indent=1) + "\n")
+    if given.entries is not None:
+        layout = shrunk(layout, given.entries)
+    warming = subprocess.Popen([sys.executable, __file__, WARM], env=os.environ | INTERPRETED)
+    kept = Kept(given.out, layout, device, given.repeats)
+    reference.best = by_sorting if device.type == "cuda" else reference.best
+    for name, part in parts(layout, device, given.repeats):
+        if name.startswith("Budgeted"):
+            warming.wait()
+        if perf_counter() - BEGUN > given.seconds:
+            print(f"no time for: {name}", flush=True)
+            if name == MORE:
+                break
+            continue
+        for row in part():
+            kept.add(row)
+            if perf_counter() - BEGUN > given.seconds:
+                break
+    warming.wait()
+    return kept.end()
 
 
-def measured(case: dict[str, Any], methods: Methods, repeats: int) -> Iterator[dict[str, Any]]:
-    """Median, least and largest seconds of each method, after two calls that are not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
-    for method in (*methods.values(), *methods.values()):
-        method()
-    for _ in range(repeats):
-        for name, method in methods.items():
-            torch.cuda.synchronize()
-            start = perf_counter()
-            method()
-            torch.cuda.synchronize()
-            seconds[name].append(perf_counter() - start)
-    for name, taken in seconds.items():
-        yield {"case": case, "method": name, "seconds": median(taken), "least": min(taken), "largest": max(taken)}
+def warm() -> None:
+    """Have numba compile all that both budgets need, and keep it on disk, while the GPU is busy with something else."""
+    from joulegrad.kernels import afar, dual
+
+    layout = jg.Layout.from_shapes({"a": (300,), "b": (100,)})
+    prices = jg.Prices.of(jg.Table({"a": 1.0, "b": 5.0}), layout)
+    scores = Scores(torch.randn(layout.size, generator=torch.Generator().manual_seed(0)), 1, prices)
+    for joules in (60.0, 61.5, 65.5):
+        priced.budgeted(scores, 80, joules)
+        priced.budgeted(scores, 300, joules)
+        dual.solved(afar.There(scores), scores, 80, joules, reference.largest, reference.merge)
 
 
-def cases(layout: jg.Layout) -> Iterator[tuple[dict[str, Any], Methods]]:
+class Kept:
+    """The result file, whole at any moment."""
+
+    def __init__(self, out: Path, layout: jg.Layout, device: torch.device, repeats: int) -> None:
+        self.out, self.rows, self.checks = out, list[dict[str, Any]](), list[dict[str, Any]]()
+        import triton
+
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "none: Triton's interpreter"
+        self.head = machine.header("benchmarks/select_gpu.py", sys.argv[1:]) | {
+            "gpu": name,
+            "triton": triton.__version__,
+            "cuda": torch.version.cuda,
+            "entries": layout.size,
+            "repeats": repeats,
+        }
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a comparison or a case's times, and say so."""
+        at = f"{perf_counter() - BEGUN:5.1f} s"
+        if "checked" in row:
+            self.checks.append(row)
+            rest = {name: found for name, found in row.items() if name not in ("checked", "cases", "different")}
+            print(at, f"{row['checked']}: {row['different']} of {row['cases']} differ", rest or "", flush=True)
+        else:
+            self.rows += row["rows"]
+            times = {r["method"]: f"{1e6 * r['seconds']:.0f} µs" for r in row["rows"]}
+            print(at, row["rows"][0]["case"], times, flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """All that there is."""
+        head = self.head | {"seconds_in_all": round(perf_counter() - BEGUN, 1)}
+        self.out.write_text(json.dumps({"header": head, "checks": self.checks, "rows": self.rows}, indent=1) + "\n")
+
+    def end(self) -> int:
+        """1 where anything differed."""
+        cases, different = (sum(check[name] for check in self.checks) for name in ("cases", "different"))
+        print(f"{cases} comparisons with the reference, {different} differ", flush=True)
+        return int(different > 0)
+
+
+def parts(
+    layout: jg.Layout, device: torch.device, repeats: int
+) -> Iterator[tuple[str, Callable[[], Iterator[dict[str, Any]]]]]:
+    """All that is done, what matters most first."""
     rng = np.random.default_rng(0)
-    update, gpu = heavy_tailed(layout, rng), torch.device("cuda")
-    prices = jg.Prices.of(jg.LayerType(), layout).to(gpu)
-    each = jg.Prices.of(jg.PerEntry(torch.from_numpy(rng.lognormal(0, 0.5, layout.size))), layout).to(gpu)
-    spelled_out = prices.at(torch.arange(layout.size, device=gpu)).float()
-    for density in DENSITIES:
-        yield {"input": "update", "density": density}, selection(update, prices, each, spelled_out, density)
-    for density in (DENSITIES[0], DENSITIES[-1]):
-        yield {"input": "two budgets", "density": density}, budgeted(update, prices, density)
-    several = torch.stack([update * (1 + 0.1 * i) for i in range(CLIENTS)])
-    for density in DENSITIES:
-        yield {"input": f"{CLIENTS} updates", "density": density}, at_once(several, prices, spelled_out, density)
-    for name, hostile in adversarial(update, rng).items():
-        for density in (DENSITIES[0], DENSITIES[-1]):
-            yield {"input": name, "density": density}, exact(hostile, prices, spelled_out, density)
+    update = heavy_tailed(layout, rng, device)
+    costs = {"layers": jg.Prices.of(jg.LayerType(), layout).to(device)}
+    each = jg.PerEntry(torch.from_numpy(rng.lognormal(0, 0.5, layout.size)))
+    hostile = adversarial(update, rng)
+    measure = partial(measured, repeats=repeats)
+
+    yield "CWMP, compared", lambda: compared_largest("layers, power 1", layout, costs["layers"], update, hostile, 200)
+    yield "CWMP", lambda: (measure(*case) for case in selection(update, costs["layers"]))
+    yield "BudgetedCWMP, compared", lambda: iter([large_budgets(update, costs["layers"])])
+    yield "BudgetedCWMP", lambda: (measure(*case) for case in budgeted(update, costs["layers"]))
+    yield "ten updates", lambda: ten(update, costs["layers"], measure)
+    yield "BudgetedCWMP, compared more", lambda: iter([small_budgets(device, 30)])
+    yield "updates that mislead", lambda: (measure(*case) for case in misleading(hostile, costs["layers"]))
+    costs["entries"] = jg.Prices.of(each, layout).to(device)
+    yield (
+        "a cost an entry, compared",
+        lambda: compared_largest("a cost an entry", layout, costs["entries"], update, hostile, 100),
+    )
+    yield "a cost an entry", lambda: (measure(*case) for case in an_entry(update, costs))
+    for seed in count(1):
+        yield MORE, partial(more, device, seed)
 
 
-def heavy_tailed(layout: jg.Layout, rng: np.random.Generator) -> Tensor:
+def shrunk(layout: jg.Layout, entries: int) -> jg.Layout:
+    """A layout of the same names with about so many entries in all."""
+    share = entries / layout.size
+    shapes = {s.name: (max(1, int(share * s.size)),) for s in layout.segments}
+    return jg.Layout.from_shapes(shapes, {s.name: s.kind for s in layout.segments})
+
+
+def by_sorting(s: Tensor, k: int) -> Tensor:
+    """`reference.best`, for numbers on a GPU: there torch.kthvalue takes seconds, a stable sort takes milliseconds."""
+    return s.sort(descending=True, stable=True).indices[:k].sort().values
+
+
+def heavy_tailed(layout: jg.Layout, rng: np.random.Generator, device: torch.device) -> Tensor:
     """Student's t with three degrees of freedom, and a lognormal scale a layer."""
     sizes = [s.size for s in layout.segments]
     scale = np.repeat(rng.lognormal(0, 1, len(sizes)), sizes)
-    return torch.tensor(rng.standard_t(3, layout.size) * scale, dtype=torch.float32, device="cuda")
-
-
-def selection(update: Tensor, prices: jg.Prices, each: jg.Prices, costs: Tensor, density: float) -> Methods:
-    k = int(density * len(update))
-    layers, entries = Scores(update, 1, prices), Scores(update, 1, each)
-    operator = jg.CWMP(density=density, cost=jg.LayerType())
-    state = operator.init(prices.layout)
-    _, state = operator(update, state)
-    for scores in (layers, entries):
-        if not torch.equal(kernels.largest(scores, k), reference.largest(scores, k)):
-            raise RuntimeError("the kernels differ from the reference")
-    return {
-        "CWMP": lambda: kernels.largest(layers, k),
-        "CWMP, as a graph": captured(lambda: kernels.largest(layers, k)),
-        "CWMP, a cost an entry": lambda: kernels.largest(entries, k),
-        "CWMP operator": lambda: operator(update, state),
-        "torch.topk": lambda: torch.topk(update.abs() / costs, k, sorted=False),
-        "torch.topk and sort": lambda: torch.topk(update.abs() / costs, k, sorted=False).indices.sort(),
-        "torch.topk and sort, as a graph": captured(
-            lambda: torch.topk(update.abs() / costs, k, sorted=False).indices.sort()
-        ),
-        "one reading": lambda: update.sum(),
-    }
-
-
-def budgeted(update: Tensor, prices: jg.Prices, density: float) -> Methods:
-    k, scores = int(density * len(update)), Scores(update, 1, prices)
-    joules = 0.7 * prices.total(kernels.largest(scores.worth, k))
-    return {
-        "CWMP": lambda: kernels.largest(scores, k),
-        "BudgetedCWMP": lambda: kernels.budgeted(scores, k, joules),
-    }
-
-
-def at_once(updates: Tensor, prices: jg.Prices, costs: Tensor, density: float) -> Methods:
-    k = int(density * updates.shape[1])
-    return {
-        "CWMP": lambda: kernels.largest(Scores(updates, 1, prices), k),
-        "torch.topk, one by one": lambda: [torch.topk(u.abs() / costs, k, sorted=False) for u in updates],
-        "one reading": lambda: updates.sum(),
-    }
+    return torch.tensor(rng.standard_t(3, layout.size) * scale, dtype=torch.float32, device=device)
 
 
 def adversarial(update: Tensor, rng: np.random.Generator) -> dict[str, Tensor]:
@@ -148,13 +195,262 @@ def adversarial(update: Tensor, rng: np.random.Generator) -> dict[str, Tensor]:
     }
 
 
-def exact(update: Tensor, prices: jg.Prices, costs: Tensor, density: float) -> Methods:
-    k = int(density * len(update))
-    scores = Scores(update, 1, prices)
-    return {
-        "CWMP": lambda: kernels.largest(scores, k),
-        "torch.topk": lambda: torch.topk(update.abs() / costs, k, sorted=False),
+class Compared:
+    """How many cases were compared, and which differ."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.cases, self.different, self.note = name, 0, 0, ""
+
+    def largest(self, name: str, scores: Scores, k: int) -> None:
+        """The k largest, also where the result must fill a graph's memory: of one update or several."""
+        found = kernels.largest(scores, k)
+        updates = scores.update if scores.update.dim() == 2 else scores.update[None]
+        expected = torch.stack([reference.largest(scores._replace(update=one), k) for one in updates])
+        self.note_down(name, k, torch.equal(found.view_as(expected), expected))
+
+    def budgeted(self, name: str, scores: Scores, k: int, joules: float) -> None:
+        """Both budgets: the indices, and the certificate to the last bit."""
+        found, expected = kernels.budgeted(scores, k, joules), reference.budgeted(scores, k, joules)
+        self.note_down(name, k, torch.equal(found.indices, expected.indices) and found[1:] == expected[1:])
+
+    def note_down(self, name: str, k: int, same: bool) -> None:
+        """Count a case, and keep the name of the first that differs."""
+        self.cases += 1
+        self.different += not same
+        if not same:
+            self.note = self.note or f"first: {name}, k = {k}"
+
+    def row(self) -> dict[str, Any]:
+        """For the file."""
+        note = {"note": self.note} if self.note else {}
+        return {"checked": self.name, "cases": self.cases, "different": self.different, **note}
+
+
+def compared_largest(
+    what: str, layout: jg.Layout, prices: jg.Prices, update: Tensor, hostile: dict[str, Tensor], n: int
+) -> Iterator[dict[str, Any]]:
+    """All of an update, and what misleads; then many small updates of two runs of cost."""
+    compared = Compared(f"CWMP, {what}, {layout.size:,} entries")
+    for name, whole in {"update": update, **hostile}.items():
+        for density in (0.01, 0.2):
+            compared.largest(name, Scores(whole, 1, prices), int(density * len(whole)))
+    yield compared.row()
+    yield small(f"CWMP, {what}, small updates", update.device, n, 0, (1,), each=not prices.piecewise)
+
+
+def small(
+    what: str,
+    device: torch.device,
+    n: int,
+    seed: int,
+    powers: tuple[int, ...],
+    *,
+    each: bool = False,
+    both: bool = False,
+) -> dict[str, Any]:
+    """Updates of a few to many thousand entries, of every temper, in two runs of cost, or with a cost an entry."""
+    rng, compared = np.random.default_rng(seed), Compared(what)
+    for i in range(n if device.type == "cuda" else min(n, 3)):
+        sizes = rng.integers(1, int(rng.choice([20, 1000, 60_000])) if device.type == "cuda" else 300, 2)
+        layout = jg.Layout.from_shapes({name: (int(size),) for name, size in zip("ab", sizes, strict=True)})
+        name, values = tempered(i, rng, layout.size)
+        one = jg.Table({"a": 1.0, "b": float(rng.choice([5.0, rng.lognormal(0, 3)]))})
+        model = jg.PerEntry(torch.from_numpy(rng.lognormal(0, 1, layout.size))) if each else one
+        scores = Scores(torch.tensor(values, dtype=torch.float32, device=device), powers[i % len(powers)])
+        scores = scores._replace(prices=jg.Prices.of(model, layout).to(device))
+        k = max(1, int(layout.size * rng.choice([0.0, 0.01, 0.2, rng.random()])))
+        if both:
+            energy = scores.prices.total(reference.largest(scores.worth, k)) if scores.prices else 0.0
+            compared.budgeted(name, scores, k, energy * float(rng.choice([rng.random(), 0.7, 1.1])))
+        else:
+            compared.largest(name, scores, k)
+    return compared.row()
+
+
+def tempered(i: int, rng: np.random.Generator, d: int) -> tuple[str, Any]:
+    """Numbers of one kind or another."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "heavy": lambda: rng.standard_t(2, d),
+        "normal": lambda: rng.standard_normal(d),
+        "small integers": lambda: rng.integers(-3, 4, d),
+        "all equal": lambda: np.full(d, rng.lognormal()),
+        "nine tenths zero": lambda: rng.standard_normal(d) * (rng.random(d) < 0.1),
+        "sorted": lambda: np.sort(rng.standard_normal(d)),
+        "denormal": lambda: rng.standard_normal(d) * 1e-42,
+        "huge": lambda: np.clip(rng.standard_normal(d) * 5e37, -3e38, 3e38),
+        "zero": lambda: np.zeros(d),
     }
+    name = list(kinds)[i % len(kinds)]
+    return name, kinds[name]()
+
+
+def large_budgets(update: Tensor, prices: jg.Prices) -> dict[str, Any]:
+    """Two of the very cases that are measured."""
+    compared = Compared(f"BudgetedCWMP, {len(update):,} entries")
+    with Answers() as answers:
+        for density in (0.01, 0.2):
+            k, scores = int(density * len(update)), Scores(update, 1, prices)
+            compared.budgeted("update", scores, k, SHARE * prices.total(kernels.largest(scores.worth, k)))
+    return compared.row() | {"answered_by_the_kernels": answers.found}
+
+
+def small_budgets(device: torch.device, n: int) -> dict[str, Any]:
+    """Small updates, with all that is left to the search on the CPU."""
+    with Answers() as answers:
+        row = small("BudgetedCWMP, small updates", device, n, 5, (1,), both=True)
+    return row | {"answered_by_the_kernels": answers.found}
+
+
+class Answers:
+    """How often `priced.budgeted` has an answer."""
+
+    def __enter__(self) -> Answers:
+        self.found, self.usual = 0, priced.budgeted
+        priced.budgeted = self.asked
+        return self
+
+    def asked(self, scores: Scores, k: int, joules: float) -> reference.Budgeted | None:
+        """Its answer, counted."""
+        found = self.usual(scores, k, joules)
+        self.found += found is not None
+        return found
+
+    def __exit__(self, *_: object) -> None:
+        priced.budgeted = self.usual
+
+
+def more(device: torch.device, seed: int) -> Iterator[dict[str, Any]]:
+    """What is left of the time."""
+    n = 200 if device.type == "cuda" else 2
+    yield small(f"CWMP, power 2, small updates, {seed}", device, n, seed, (2,))
+    yield small(f"CWMP, small updates, {seed}", device, 5 * n, seed, (1, 2))
+    yield small(f"CWMP, a cost an entry, small updates, {seed}", device, n, seed, (1, 2), each=True)
+    yield small(f"BudgetedCWMP, small updates, {seed}", device, n // 4 + 1, seed, (1, 2), both=True)
+
+
+def measured(case: dict[str, Any], methods: Methods, repeats: int) -> dict[str, Any]:
+    """Median, least and largest seconds of each method, after two calls that are not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for method in (*methods.values(), *methods.values()):
+        method()
+    for _ in range(repeats):
+        for name, method in methods.items():
+            wait()
+            start = perf_counter()
+            method()
+            wait()
+            seconds[name].append(perf_counter() - start)
+    return {
+        "rows": [
+            {"case": case, "method": name, "seconds": median(taken), "least": min(taken), "largest": max(taken)}
+            for name, taken in seconds.items()
+        ]
+    }
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Case(NamedTuple):
+    """What is measured at once."""
+
+    case: dict[str, Any]
+    methods: Methods
+
+
+def spelled_out(prices: jg.Prices) -> Tensor:
+    """What torch.topk needs to be given: a cost an entry, in float32."""
+    return prices.at(torch.arange(prices.layout.size, device=prices.joules.device)).float()
+
+
+def selection(update: Tensor, prices: jg.Prices) -> Iterator[Case]:
+    scores, costs = Scores(update, 1, prices), spelled_out(prices)
+    for density in DENSITIES:
+        k = int(density * len(update))
+        operator = jg.CWMP(density=density, cost=jg.LayerType())
+        _, state = operator(update, operator.init(prices.layout))
+        ours, peer = partial(kernels.largest, scores, k), partial(topk_and_sort, update, costs, k)
+        methods: Methods = {
+            "CWMP": ours,
+            "CWMP operator": partial(operator, update, state),
+            "torch.topk": partial(topk, update, costs, k),
+            "torch.topk and sort": peer,
+            "one reading": update.sum,
+        }
+        if update.is_cuda:
+            methods |= {
+                "CWMP, as a graph": captured(ours),
+                "torch.topk and sort, as a graph": captured(peer),
+                "one reading, as a graph": captured(update.sum),
+            }
+        yield Case({"input": "update", "density": density}, methods)
+
+
+def topk(update: Tensor, costs: Tensor, k: int) -> Tensor:
+    return torch.topk(update.abs() / costs, k, sorted=False).indices
+
+
+def topk_and_sort(update: Tensor, costs: Tensor, k: int) -> Any:
+    return topk(update, costs, k).sort()
+
+
+def budgeted(update: Tensor, prices: jg.Prices) -> Iterator[Case]:
+    scores = Scores(update, 1, prices)
+    for density in DENSITIES:
+        k = int(density * len(update))
+        joules = SHARE * prices.total(kernels.largest(scores.worth, k))
+        methods: Methods = {
+            "CWMP": partial(kernels.largest, scores, k),
+            "BudgetedCWMP": partial(kernels.budgeted, scores, k, joules),
+        }
+        yield Case({"input": "two budgets", "density": density}, methods)
+
+
+def ten(update: Tensor, prices: jg.Prices, measure: Callable[..., dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    updates = torch.stack([update * (1 + 0.1 * i) for i in range(CLIENTS)]).roll(7, 1)
+    scores, costs = Scores(updates, 1, prices), spelled_out(prices)
+    compared = Compared(f"CWMP, {CLIENTS} × {len(update):,} entries")
+    compared.largest("updates", scores, len(update) // 100)
+    yield compared.row()
+    for density in DENSITIES:
+        k = int(density * len(update))
+        methods: Methods = {
+            "CWMP": partial(kernels.largest, scores, k),
+            "torch.topk, one by one": partial(one_by_one, updates, costs, k),
+            "one reading": updates.sum,
+        }
+        yield measure({"input": f"{CLIENTS} updates", "density": density}, methods)
+
+
+def one_by_one(updates: Tensor, costs: Tensor, k: int) -> list[Tensor]:
+    return [topk(update, costs, k) for update in updates]
+
+
+def misleading(hostile: dict[str, Tensor], prices: jg.Prices) -> Iterator[Case]:
+    costs = spelled_out(prices)
+    for name, update in hostile.items():
+        for density in (DENSITIES[0], DENSITIES[-1]):
+            k, scores = int(density * len(update)), Scores(update, 1, prices)
+            methods: Methods = {
+                "CWMP": partial(kernels.largest, scores, k),
+                "torch.topk": partial(topk, update, costs, k),
+            }
+            yield Case({"input": name, "density": density}, methods)
+
+
+def an_entry(update: Tensor, costs: Costs) -> Iterator[Case]:
+    for density in (DENSITIES[0], DENSITIES[-1]):
+        k = int(density * len(update))
+        methods: Methods = {
+            "CWMP": partial(kernels.largest, Scores(update, 1, costs["layers"]), k),
+            "CWMP, a cost an entry": partial(kernels.largest, Scores(update, 1, costs["entries"]), k),
+        }
+        scores = Scores(update, 1, costs["entries"])
+        joules = SHARE * costs["entries"].total(kernels.largest(scores.worth, k))
+        methods["BudgetedCWMP, a cost an entry"] = partial(kernels.budgeted, scores, k, joules)
+        yield Case({"input": "a cost an entry", "density": density}, methods)
 
 
 def captured(call: Callable[[], Any]) -> Callable[[], None]:
@@ -170,4 +466,13 @@ def captured(call: Callable[[], Any]) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    main()
+    if (
+        not torch.cuda.is_available()
+    ):  # in the interpreter: the kernels, on the CPU, with less of all that is slow there
+        DENSITIES, CLIENTS = (0.01, 0.2), 2
+        gpu.LIST_PROGRAMS, gpu.SAMPLE, priced.SAMPLE, priced.TABLE = 2, 64, 512, 1024
+        kernels.chosen = lambda device, dtype=torch.float32: gpu if dtype != torch.float64 else reference
+    if sys.argv[1:] == [WARM]:
+        warm()
+    else:
+        sys.exit(main())

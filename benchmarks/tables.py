@@ -4,20 +4,27 @@
     python benchmarks/tables.py --check     # exit 1 if a page is out of date
 
 A page holds each table or sentence between `<!-- begin: MARKER -->` and `<!-- end -->`; `PAGES` says which function
-gives it. Pictures are `plots.py`'s, which needs matplotlib; each names the result file that it was drawn from, and here
-that is checked.
+gives it; tables of profiles, and of what an entry costs, come from the package itself. Pictures are `plots.py`'s, which
+needs matplotlib; each names the result file that it was drawn from, and here that is checked.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
+
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
+
+from joulegrad import Device, Layout, profiles
+from joulegrad.lab.models import build
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -309,6 +316,152 @@ def demo() -> str:
     )
 
 
+LETTERS = {"measured": "ᴹ", "published": "ᴾ", "recalled": "ᴿ", "assumed": "ᴬ"}
+
+
+def profile_tables() -> str:
+    """Every figure of the profiles, with its range and grade, and how many there are of each grade."""
+    parts = []
+    for kind, names in (("device", profiles.devices()), ("link", profiles.links())):
+        found = [getattr(profiles, kind)(name) for name in names]
+        fields = profiles.fields(type(found[0]))
+        lines = [f"| {kind} | {' | '.join(f'`{field}`' for field in fields)} |", "|---|" + "---:|" * len(fields)]
+        for profile in found:
+            cells = ["–" if q is None else graded(q) for q in profiles.figures(profile).values()]
+            lines.append(f"| `{profile.name}` | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    figures = [q for name in profiles.devices() for q in profiles.figures(profiles.device(name)).values() if q]
+    figures += [q for name in profiles.links() for q in profiles.figures(profiles.link(name)).values() if q]
+    counts = {grade: sum(q.grade == grade for q in figures) for grade in LETTERS}
+    told = ", ".join(f"{n} {grade} {LETTERS[grade]}" for grade, n in counts.items())
+    wide = sum(q.high > 2 * q.low for q in figures)
+    head = f"Of {len(figures)} figures, {told}; {wide} may be off by more than a factor of two from end to end."
+    return "\n\n".join([head, *parts])
+
+
+def graded(q: profiles.Quantity) -> str:
+    """A figure, its range below it, and the letter of its grade."""
+    between = (
+        "" if q.low == q.high else f"<br>{profiles.readable(q.low, q.unit)} to {profiles.readable(q.high, q.unit)}"
+    )
+    return f"{q}{LETTERS[q.grade]}{between}"
+
+
+def five_to_one() -> str:
+    """What an entry of a classifier costs over one of a convolution, by `Device`, at 1 %."""
+    pairs = {
+        "ResNet-18": (Layout.of(build("resnet18", (3, 32, 32), 10)), "fc.weight", 2_359_296),
+        "VGG-11": (Layout.of(build("vgg11", (3, 32, 32), 10)), "", 73_728),
+    }
+    lines = [
+        "| | ResNet-18: all | memory, cold | memory, warm | VGG-11: all | memory, cold | memory, warm |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for device, link in (
+        ("rpi4", "wifi-rpi4"), ("phone", "wifi-ac"), ("phone", "lte-2012"), ("phone", "5g-mmwave"),
+        ("jetson-orin-nano", "ethernet"), ("esp32", "wifi-esp32"),
+    ):  # fmt: skip
+        cells = []
+        for layout, name, size in pairs.values():
+            cost = Device(device, link, density=0.01)
+            rows = {warm: replace(cost, warm=warm).explain(layout).rows for warm in (False, True)}
+            fc = next(i for i, s in enumerate(layout.segments) if s.name == name or (not name and s.size == 4096**2))
+            conv = next(i for i, s in enumerate(layout.segments) if s.size == size)
+            cells.append(rows[False][fc].joules / rows[False][conv].joules)
+            cells += [rows[warm][fc].memory_joules / rows[warm][conv].memory_joules for warm in (False, True)]
+        lines.append(f"| `{device}`, `{link}` | {' | '.join(f'{x:.2f}' for x in cells)} |")
+    return "\n".join(lines)
+
+
+def per_operation() -> str:
+    """A multiply-add of a linear layer over one of a convolution, where weights come from DRAM once a batch."""
+    dram, mac = 640.0, 4.6  # pJ a 32-bit word and a float32 multiply-add at 45 nm
+    maps = {"32 × 32": 1024, "8 × 8": 64, "4 × 4": 16}
+    lines = [f"| batch | {' | '.join(f'conv on {name}' for name in maps)} |", "|---:|" + "---:|" * len(maps)]
+    for batch in (1, 8, 32, 128):
+        cells = [(dram / batch + mac) / (dram / (batch * places) + mac) for places in maps.values()]
+        lines.append(f"| {batch} | {' | '.join(f'{x:.1f}' for x in cells)} |")
+    return "\n".join(lines)
+
+
+def sensitivity() -> str:
+    """The demo's network under ratios from 0.2 to 10: means over the seeds of `sensitivity.json`, and their spread."""
+    found = results("sensitivity.json")
+    ways: dict[tuple[str, float | None], list[Row]] = {}
+    for row in found["rows"]:
+        ways.setdefault((row["sends"], row["ratio"]), []).append(row)
+    lines = [
+        "| sends | classifier : other | accuracy | classifier's share of what is sent | MB sent | J to send |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    order = ["Top-K", "CWMP", "ErrorFeedback(Top-K)", "ErrorFeedback(CWMP)"]
+    for (name, ratio), rows in sorted(ways.items(), key=lambda item: (order.index(item[0][0]), item[0][1] or 0)):
+        accuracy, share, sent, joules = (
+            [row[key] for row in rows] for key in ("accuracy", "classifier_share", "megabytes", "joules")
+        )
+        lines.append(
+            f"| {name} | {'' if ratio is None else f'{ratio:g}'} | {100 * mean(accuracy):.1f} ± "
+            f"{100 * stdev(accuracy):.1f} % | {100 * mean(share):.0f} % | {mean(sent):.3f} ± {stdev(sent):.3f} | "
+            f"{mean(joules):.3f} |"
+        )
+    head = found["header"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Means of {len(ways['Top-K', None])} seeds ± their standard deviation; {head['rounds']} rounds, "
+            f"{head['clients']} clients, {100 * head['density']:g} % of the entries. Joules: all payloads, on "
+            f"`{head['link']}`.",
+        ]
+    )
+
+
+def calibrations() -> str:
+    """Of each device that was calibrated: what its work costs, and how well that foretold other work."""
+    parts = []
+    for path in sorted(RESULTS.glob("calibrate-*.json")):
+        found = results(path.name)
+        head, coefficients = found["header"], found.get("coefficients", {})
+        seconds = [window["seconds"] for window in found["windows"]]
+        lines = [
+            f"**{head['device']}**, {head['date'][:10]}, by `{head['meter']}`, {head['precision']}: {len(seconds)} "
+            f"windows of {between(seconds)} s; torch {head['torch']}.",
+            "",
+            "| what costs | each | 95 % |",
+            "|---|---:|---:|",
+        ]
+        for name, c in coefficients.items():
+            known = c["value"] is not None
+            each = f"{c['value']:.3g} {c['unit']}" if known else "not told from noise"
+            bounds = f"{c['low']:.3g} to {c['high']:.3g}" if known else f"< {c['high']:.3g} {c['unit']}"
+            lines.append(f"| {name} | {each} | {bounds} |")
+        lines += ["", "| not fitted on | measured | foretold | off by | by a ledger |", "|---|---:|---:|---:|---:|"]
+        for name, told in grouped(found.get("predictions", [])).items():
+            measured, predicted = (mean(p[key] / p["seconds"] for p in told) for key in ("measured", "predicted"))
+            error, half = (max(p[key] / p["seconds"] for p in told) for key in ("measured_error", "high"))
+            ledger = [p["by_busy_watts"] / p["measured"] - 1 for p in told if p["by_busy_watts"] is not None]
+            by_ledger = f"{100 * mean(ledger):+.0f} %" if ledger else "–"
+            lines.append(
+                f"| {name} | {measured:.4g} ± {error:.2g} W | {predicted:.4g} ± {half - predicted:.2g} W | "
+                f"{100 * (predicted / measured - 1):+.1f} % | {by_ledger} |"
+            )
+        parts.append("\n".join(lines))
+    if not parts:
+        return "No device has been calibrated for this page yet."
+    parts.append(
+        "Joules a second of the work; ± is 95 %. *By a ledger*: what training's watts, times the seconds, are off by."
+    )
+    return "\n\n".join(parts)
+
+
+def grouped(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows by their name."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row)
+    return found
+
+
 def between(numbers: Iterable[float]) -> str:
     """The least and the largest, in three digits."""
     ordered = sorted(numbers)
@@ -319,6 +472,13 @@ def between(numbers: Iterable[float]) -> str:
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
+    "docs/energy.md": [
+        ("joulegrad/profiles", profile_tables),
+        ("Device, classifier over convolution", five_to_one),
+        ("a multiply-add, linear over convolution", per_operation),
+        ("benchmarks/sensitivity.json", sensitivity),
+    ],
+    "docs/measuring.md": [("benchmarks/results/calibrate-*.json", calibrations)],
     "docs/performance.md": [("benchmarks/select.json, what was asked", aims), ("benchmarks/select.json", select)],
 }
 PICTURES = {"docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json"}

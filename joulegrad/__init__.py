@@ -3,16 +3,19 @@
 layout       where each parameter lies in one flat vector
 sparse       the one thing that travels
 cost         joules per entry
+profiles     devices and links as data
 selection    what to send
+repricing    costs that follow what is sent
 feedback     what to remember
 state        saving what is remembered
 wire         the bytes that travel
 aggregate    many sparse updates into one dense vector
+energy       joules of what happened: meters, and a ledger
 """
 
 from joulegrad.aggregate import Mean, mean
 from joulegrad.compressor import Compressor, Rule
-from joulegrad.cost import Cost, LayerType, PerEntry, Prices, Table, Uniform, joules_of
+from joulegrad.cost import Cost, Device, LayerType, PerEntry, Prices, Table, Uniform, joules_of
 from joulegrad.feedback import (
     ErrorFeedback,
     MomentumCorrection,
@@ -21,6 +24,7 @@ from joulegrad.feedback import (
     WarmUp,
 )
 from joulegrad.layout import Layout, Segment
+from joulegrad.repricing import Repriced
 from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerLayer, RandomK, Threshold, TopK
 from joulegrad.sparse import Codes, SparseUpdate
 from joulegrad.state import load_state_dict, state_dict
@@ -36,6 +40,7 @@ __all__ = [
     "Codes",
     "Compressor",
     "Cost",
+    "Device",
     "ErrorFeedback",
     "LayerType",
     "Layout",
@@ -46,6 +51,7 @@ __all__ = [
     "Prices",
     "Quantized",
     "RandomK",
+    "Repriced",
     "Rounded",
     "Rule",
     "Segment",

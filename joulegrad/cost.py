@@ -22,10 +22,22 @@ import torch
 from torch import Tensor
 
 from joulegrad import exact
+from joulegrad.device import Breakdown, Device, LayerCost
 from joulegrad.layout import Layout, Segment
 from joulegrad.sparse import SparseUpdate
 
-__all__ = ["Cost", "LayerType", "PerEntry", "Prices", "Table", "Uniform", "joules_of"]
+__all__ = [
+    "Breakdown",
+    "Cost",
+    "Device",
+    "LayerCost",
+    "LayerType",
+    "PerEntry",
+    "Prices",
+    "Table",
+    "Uniform",
+    "joules_of",
+]
 
 
 class Cost(Protocol):

@@ -61,6 +61,20 @@ class SendAll:
         return jg.SparseUpdate(torch.arange(len(update)), update, len(update)), state
 
 
+@dataclass(frozen=True)
+class Steady:
+    """A cost that could follow densities, and does not: what `Repriced` needs of a cost, and nothing more."""
+
+    cost: jg.Cost
+
+    def joules(self, layout: jg.Layout) -> torch.Tensor:
+        return self.cost.joules(layout)
+
+    def at(self, counts: list[int], layout: jg.Layout) -> Steady:
+        assert len(counts) == len(layout.segments)
+        return self
+
+
 ROWS = [
     free(SendAll(), "users-own", SIZE),
     free(jg.ErrorFeedback(SendAll()), "feedback-users-own", SIZE),
@@ -98,6 +112,20 @@ ROWS = [
         lambda: PerLayer(TopK(k=6)),
         24,
         joules=40.0,
+    ),
+    Row("repriced", lambda c, f: jg.Repriced(CWMP(k=K, cost=Steady(c))), lambda: TopK(k=K), K),
+    Row(
+        "feedback-repriced-budgeted",
+        lambda c, f: jg.ErrorFeedback(jg.Repriced(BudgetedCWMP(k=60, cost=Steady(c), joules=JOULES * f))),
+        lambda: jg.ErrorFeedback(TopK(k=40)),
+        60,
+        joules=JOULES,
+    ),
+    Row(
+        "repriced-blocks",
+        lambda c, f: jg.Repriced(Blocks(CWMP(k=3, cost=Steady(c)), entries=7)),
+        lambda: Blocks(CWMP(k=3, cost=jg.Uniform()), entries=7),
+        21,
     ),
     free(PerLayer(RandomK(k=3)), "per-layer-random", 12, random=True),
     Row(

@@ -36,6 +36,31 @@ def test_a_page_that_was_changed_by_hand_is_noticed(monkeypatch):
         tables.filled("docs/wire.md", text[:start])
 
 
+def test_a_calibration_is_shown(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    prediction = {"name": "scatter", "seconds": 2.0, "measured": 20.0, "measured_error": 1.0, "predicted": 22.0,
+                  "low": 21.0, "high": 24.0, "error": 0.1, "by_busy_watts": 30.0}  # fmt: skip
+    told = {
+        "header": {"device": "A board", "date": "2026-11-19T20:00:00", "meter": "rapl", "precision": "float32",
+                   "torch": "2.13"},
+        "windows": [{"seconds": 2.0}, {"seconds": 2.5}],
+        "coefficients": {
+            "rest s": {"value": 5.0, "low": 4.9, "high": 5.1, "unit": "W", "why_not": ""},
+            "FLOP": {"value": None, "low": 0.0, "high": 7.0, "unit": "pJ/FLOP", "why_not": "below"},
+        },
+        "predictions": [prediction, prediction | {"by_busy_watts": 10.0}],
+    }  # fmt: skip
+    (tmp_path / "calibrate-board.json").write_text(json.dumps(told))
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    shown = tables.calibrations()
+    assert "**A board**, 2026-11-19, by `rapl`, float32: 2 windows of 2 to 2.5 s" in shown
+    assert "| rest s | 5 W | 4.9 to 5.1 |" in shown
+    assert "| FLOP | not told from noise | < 7 pJ/FLOP |" in shown
+    assert "| scatter | 10 ± 0.5 W | 11 ± 1 W | +10.0 % | +0 % |" in shown
+
+
 def test_an_aim_that_is_missed_is_said_to_be(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import tables
@@ -46,6 +71,26 @@ def test_an_aim_that_is_missed_is_said_to_be(monkeypatch):
     assert fast.line() == "| a over b | at least 4 | 4 to 4.01 | none |"
 
 
+def test_what_a_gpu_measured_is_shown_as_far_as_it_came(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    assert tables.on_a_gpu().startswith("Not measured")
+    head = {"date": "2026-11-19T21:00", "gpu": "A GPU", "cpu": "A CPU", "cores": 16, "python": "3.12", "torch": "2.11"}
+    head |= {"triton": "3.6", "numba": "0.6", "cuda": "13.0", "repeats": 5, "entries": 1_000_000}
+    methods = {"CWMP": 1e-4, "torch.topk": 3.2e-4, "one reading": 2e-5, "one reading, as a graph": 1e-6}
+    rows = [{"case": {"input": "update", "density": 0.01}, "method": m, "seconds": t} for m, t in methods.items()]
+    rows += [{"case": {"input": "two budgets", "density": 0.2}, "method": "CWMP", "seconds": 2e-4}]
+    found = {"header": head, "checks": [{"cases": 7, "different": 0}, {"cases": 5, "different": 1}], "rows": rows}
+    (tmp_path / "select_gpu.json").write_text(json.dumps(found))
+    shown = tables.on_a_gpu()
+    assert "12 times, and differed 1 times" in shown
+    assert "1 µs (4,000 GB/s)" in shown
+    assert "| update: torch.topk | 320 (3.2) | — |" in shown
+    assert "| two budgets: CWMP | — | 200 |" in shown
+
+
 def test_a_picture_of_other_results_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import tables
@@ -53,7 +98,7 @@ def test_a_picture_of_other_results_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     assert tables.main() == 0
     (tmp_path / "select.json").write_text((ROOT / "benchmarks/results/select.json").read_text() + "\n")
-    for name in ("wire.json", "demo.json"):
+    for name in ("wire.json", "demo.json", "sensitivity.json"):
         (tmp_path / name).write_text((ROOT / "benchmarks/results" / name).read_text())
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     assert tables.main() == 1

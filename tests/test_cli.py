@@ -20,6 +20,7 @@ from wire_cases import LAYOUT, sparse
 import joulegrad as jg
 from joulegrad.cli import app, display
 from joulegrad.lab import doctor, store
+from joulegrad.profiles import device, to_toml
 
 
 def run(*arguments: object, width: int = 100):
@@ -112,6 +113,7 @@ FILES = {
     "twice.toml": '[sweep]\ncompress = ["TopK(k=5)", "TopK(k=5)"]\n',
     "list.json": "[1, 2]\n",
     "latin.toml": b'model = "caf\xe9"\n',
+    "wat.toml": to_toml(device("rpi4")).replace('"W"', '"Wat"', 1),
 }
 MISTAKES = [
     ("run unknown.toml", ["the key 'round' is not known", "did you mean 'rounds'?"]),
@@ -186,6 +188,32 @@ MISTAKES = [
     ("table nowhere", ["nowhere is not there"]),
     ("table .", ["no run lies in ."]),
     ("inspect nowhere", ["nowhere: No such file or directory"]),
+    ("run good.toml --set cost=Device('rpi44','ble')", ["cost: device 'rpi44' is not known; did you mean 'rpi4'?"]),
+    ("run good.toml --set cost=Device('rpi4')", ["Device in \"Device('rpi4')\"", "'link'"]),
+    ("run good.toml --set cost=Device('wat.toml','ble')", ["wat.toml: idle_watts.unit is 'Wat'", "Allowed: W, mW, kW"]),
+    ("profiles rpi44", ["profile 'rpi44' is not known; did you mean 'rpi4'? There are: esp32", "or give the path"]),
+    ("profiles wat.toml", ["wat.toml: idle_watts.unit is 'Wat', which is no unit of power; did you mean 'W'?"]),
+    ("profiles nothing.toml", ["nothing.toml: No such file or directory"]),
+    ("profiles good.toml", ["good.toml: kind is None; it must say kind"]),
+    ("profiles --toml", ["--toml prints one profile: name one"]),
+    ("plan resnet", ["model 'resnet' is none of", "did you mean 'resnet18'?"]),
+    ("plan math:gdc", ["module 'math' has no 'gdc'; did you mean 'gcd'?"]),
+    ("plan mlp --device rpi44", ["device 'rpi44' is not known; did you mean 'rpi4'?"]),
+    ("plan mlp --device wifi-n", ["device 'wifi-n' is a link. There are: esp32"]),
+    ("plan mlp --device wat.toml", ["wat.toml: idle_watts.unit is 'Wat'"]),
+    ("plan mlp --link lte", ["link 'lte' is not known", "lte-2012"]),
+    ("plan mlp --battery 3000", ["'3000' is no number with its unit, of which there are J, mJ"]),
+    ("plan mlp --battery 3000mAh", ["'3000mAh': unit is 'mAh', which is no unit of energy"]),
+    ("plan mlp --battery 0Wh", ["the battery must hold a positive number of joules, got 0.0"]),
+    ("plan mlp --speed 2MB/s", ["'2MB/s': unit is 'MB/s', which is no unit of data rate"]),
+    ("plan mlp --density 2", ["density must be in (0, 1], got 2.0"]),
+    ("plan mlp --density 0.1 --density 0.1", ["densities must be one or more, each once"]),
+    ("plan mlp --shape 3x32x", ["--shape 3x32x: expected whole numbers, such as 3x32x32"]),
+    ("plan cnn --shape 30", ["cnn takes images (channels, height, width), got inputs of shape (30,)"]),
+    ("plan mlp --data mnist", ["data 'mnist' is none of", "did you mean 'fashion-mnist'?"]),
+    ("plan mlp --boundary world", ["boundary must be 'device' or 'system', got 'world'"]),
+    ("plan mlp --samples 0", ["--samples", "greater than or equal to 1"]),
+    ("plan mlp --picture it.txt", ["it.txt is written as .png, .svg or .pdf"]),
 ]
 
 
@@ -384,12 +412,14 @@ def test_ctrl_c_ends_after_the_round_and_the_same_command_goes_on(folder):
     assert [row["round"] for row in rows] == list(range(1, 401))
 
 
-@pytest.mark.parametrize("verb", ["", "run", "sweep", "table", "demo", "verify", "doctor", "inspect"])
+@pytest.mark.parametrize(
+    "verb", ["", "run", "sweep", "table", "demo", "profiles", "plan", "verify", "doctor", "inspect"]
+)
 def test_help_fits_and_shows_examples(verb):
     result = run(*verb.split(), "--help", width=80)
     assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 80
-    if verb in ("run", "sweep", "table"):
+    if verb in ("run", "sweep", "table", "profiles", "plan"):
         assert f"joulegrad {verb} " in result.output
     if verb in ("", "run", "sweep"):
         assert "130" in result.output

@@ -17,6 +17,7 @@ from joulegrad.lab import archives, experiment, models, simulate
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/experiments.md").read_text()
+ENERGY = (ROOT / "docs/energy.md").read_text()
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(toml|python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SUCCEEDS = {"TopKK": 2}  # what a command that is a mistake has in it, and its exit code
@@ -55,7 +56,9 @@ def run(command: str, shown: str) -> int:
     return 1
 
 
-@pytest.mark.parametrize(("page", "commands"), [(PAGE, 14), (README, 3)], ids=["experiments.md", "README.md"])
+@pytest.mark.parametrize(
+    ("page", "commands"), [(PAGE, 14), (ENERGY, 5), (README, 3)], ids=["experiments.md", "energy.md", "README.md"]
+)
 def test_what_the_page_says_can_be_done(page, commands, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert play(page) >= commands

@@ -14,7 +14,7 @@ import torch
 
 import joulegrad as jg
 from joulegrad import exact, kernels
-from joulegrad.kernels import NotFinite, Scores, cpu, dual, passes, reference, threads
+from joulegrad.kernels import NotFinite, Scores, afar, cpu, dual, passes, reference, threads
 
 TEMPERS = {
     "heavy": lambda rng, d: rng.standard_t(2, d),
@@ -116,6 +116,23 @@ def test_the_budgeted_are_the_references_to_the_last_bit_of_the_certificate(samp
             assert found[1:] == expected[1:], (name, joules)
 
 
+@pytest.mark.parametrize(("sample", "most", "n"), [(1 << 17, 200, 60), (128, 200, 120), (256, 3000, 25)])
+def test_only_what_is_in_doubt_is_asked_for_of_an_update_elsewhere(sample, most, n, monkeypatch):
+    """What serves a GPU without kernels of our own is plain torch, so it can be tried here."""
+    monkeypatch.setattr(dual, "SAMPLE", sample)
+    monkeypatch.setattr(dual, "WANTED", sample)
+    rng = np.random.default_rng(0)
+    for name, scores, k in instances(most + sample, n, most):
+        for joules in [] if scores.prices is None else budgets(scores, k, rng):
+            found = dual.solved(afar.There(scores), scores, k, joules, reference.largest, reference.merge)
+            expected = reference.budgeted(scores, k, joules)
+            assert torch.equal(found.indices, expected.indices), (name, joules)
+            assert found[1:] == expected[1:], (name, joules)
+    scores.update[3] = np.nan
+    with pytest.raises(NotFinite):
+        dual.solved(afar.There(scores), scores, 5, 1.0, reference.largest, reference.merge)
+
+
 def test_a_misled_search_begins_again_with_everything(monkeypatch):
     rng = np.random.default_rng(1)
     layout = jg.Layout.from_shapes({"a": (6000,), "b": (4000,)})
@@ -130,7 +147,7 @@ def test_a_misled_search_begins_again_with_everything(monkeypatch):
         (0.9 * price, 1.1 * price, 5.0),  # right, but entries are missing
     ):
         wrong = dual.Bracket(low, high, entry, 10)
-        assert not dual._Search(cpu.Ranked.of(scores), wrong, 1000, 900.0).certain
+        assert not dual._Search(dual.Here(cpu.Ranked.of(scores)), wrong, 1000, 900.0).certain
         monkeypatch.setattr(dual, "_brackets", lambda *_, wrong=wrong: iter([wrong, everything]))
         assert torch.equal(dual.budgeted(scores, 1000, 900.0).indices, expected.indices)
 

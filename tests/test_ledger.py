@@ -99,10 +99,11 @@ def test_a_server_that_is_named_is_charged():
 
 def test_the_boundary_is_explicit():
     link = profiles.link("lte-2021")
+    bits = 8 * (1000 + link.frame_overhead_bytes.value)  # one frame
     rows = Ledger(link="lte-2021", boundary="system").uplink(1000)
-    assert by_phase(rows)["network"] == pytest.approx(8000 * 1e-9 * link.network_up_nj_per_bit.value)
+    assert by_phase(rows)["network"] == pytest.approx(bits * 1e-9 * link.network_up_nj_per_bit.value)
     down = by_phase(Ledger(link="lte-2021", boundary="system").downlink(1000))
-    assert down["network"] == pytest.approx(8000 * 1e-9 * link.network_down_nj_per_bit.value)
+    assert down["network"] == pytest.approx(bits * 1e-9 * link.network_down_nj_per_bit.value)
     assert "network" not in by_phase(Ledger(link="lte-2021").uplink(1000))
 
 

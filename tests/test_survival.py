@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_accounts import without_clock
 
 from joulegrad.lab import run as player
 from joulegrad.lab import store, sweep
@@ -27,6 +28,7 @@ compress = ["ErrorFeedback(Quantized(CWMP(density=0.02, cost=LayerType()), bits=
 clients_per_round = 4
 dropout = 0.2
 downlink = "delta"
+ledger = "Ledger(device='rpi4', link='lte-2012', battery=Battery(joules=150, harvest=[0, 4]))"
 
 [server]
 optimizer = "Adam"
@@ -36,8 +38,8 @@ SHORT = {"rounds": 4, "model": "logistic", "partition": "IID(clients=3)", "compr
 
 
 def what_is_left(folder: Path):
-    """Rows without their seconds, and all that the next round would depend on: weights, rule, what clients remember."""
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in store.read_rounds(folder)]
+    """Rows without what is by the clock, and all that the next round depends on: weights, rule, clients' memories."""
+    rows = without_clock(store.read_rounds(folder))
     experiment = Experiment.of(store.read_header(folder)["experiment"])
     with store.Folder(folder, experiment, {}) as opened:
         state = dict(opened.state)

@@ -105,6 +105,9 @@ def calibrate(
     if found.fit is None:
         say(f"no fit: {found.why}; the windows are in {output.with_suffix('.json')}")
         raise typer.Exit(WRONG)
+    figures = zip(profiles.figures(profiles.device(output)).items(), profiles.figures(other).values(), strict=True)
+    if same := [key for (key, figure), as_there in figures if figure == as_there]:
+        display.line(console, f"not measured, and as in {other.name}: {', '.join(same)}")
     told = f"profile: {output}; every window, the fit and the predictions: {output.with_suffix('.json')}"
     display.line(console, told)
 
@@ -129,8 +132,9 @@ def _told(console: Console, found: Any) -> None:
         f"worst residual {worst:.1%}, spread of the same work {found.fit.spread:.1%}, condition "
         f"{found.fit.condition:.3g}, misfit {found.fit.misfit:.2g}",
     )
-    tested = display.table("not fitted on", "measured J", "foretold J", "95 %", "off by")
+    tested = display.table("not fitted on", "measured J", "foretold J", "95 %", "off by", "a ledger: P_busy · t")
     for p in found.predictions():
         measured = f"{p.measured:.4g} ± {p.measured_error:.2g}"
-        tested.add_row(p.name, measured, f"{p.predicted:.4g}", f"{p.low:.4g} … {p.high:.4g}", f"{p.error:+.1%}")
+        ledger = "–" if found.busy_watts is None else f"{found.busy_watts * p.seconds:.4g}"
+        tested.add_row(p.name, measured, f"{p.predicted:.4g}", f"{p.low:.4g} … {p.high:.4g}", f"{p.error:+.1%}", ledger)
     console.print(tested)

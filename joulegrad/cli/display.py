@@ -15,7 +15,23 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-__all__ = ["Mode", "Run", "Sweep", "bill", "cut", "duration", "line", "percent", "progress", "summary", "table"]
+from joulegrad.profiles import readable
+
+__all__ = [
+    "Mode",
+    "Run",
+    "Sweep",
+    "bill",
+    "breakdown",
+    "cut",
+    "duration",
+    "line",
+    "percent",
+    "plan",
+    "progress",
+    "summary",
+    "table",
+]
 
 Mode = Literal["text", "json", "quiet"]
 LOGGED = ("accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "entries", "cost", "starved_layers")
@@ -212,3 +228,53 @@ def _writer(folder: Path) -> Any:
     except ImportError:
         raise ValueError("--tensorboard needs tensorboard: pip install tensorboard") from None
     return SummaryWriter(str(folder), purge_step=1)  # of a run that goes on, all rounds are logged again
+
+
+def plan(console: Console, model: str, found: Any) -> None:
+    """What a plan has found: a dense round by phases, and the ways side by side."""
+    from joulegrad.lab.verdict import WORDS
+
+    setting, dense, wide = found.setting, found.dense, console.width >= 100
+    speed = readable(found.link.up_bits_per_second.value, "bit/s")
+    console.print(
+        f"{escape(model)}: {found.layout.size:,} parameters, {readable(found.rehearsal.flops, 'FLOP')} an example; "
+        f"{escape(found.device.name)} over {escape(found.link.name)} at {speed}; {setting.samples:,} examples, "
+        f"{setting.epochs} epoch{'s' * (setting.epochs != 1)} a round; boundary: {setting.boundary}",
+        highlight=False,
+        width=min(console.width, 100),
+    )
+    shown = table("a round that sends everything", "joules", "from", "to", "share")
+    for phase, joules in dense.phases.items():
+        low, value, high = (readable(x, "J") for x in joules)
+        shown.add_row(WORDS[phase], value, low, high, percent(joules.value / dense.joules.value))
+    low, value, high = (readable(x, "J") for x in dense.joules)
+    shown.add_row("all of it", value, low, high, "", style="bold")
+    console.print(shown)
+    battery, medium = setting.joules is not None, console.width >= 72
+    heads = ["density", "bytes up", *(["time up", "select", "encode"] if wide else []), *(["send"] if medium else [])]
+    heads += ["a round", *(["from", "to"] if wide else []), "saves", *(["rounds"] if battery else [])]
+    shown = table("sends", *heads)
+    for way in found.ways:
+        inner = [way.phases[p].value for p in ("select", "encode", "uplink")]
+        cells = [f"{100 * way.density:g}%", readable(way.bytes, "byte").replace("byte", "B")]
+        if wide:
+            cells += [readable(way.seconds, "s"), *(readable(x, "J") for x in inner[:2])]
+        cells += [*([readable(inner[2], "J")] if medium else []), readable(way.joules.value, "J")]
+        if wide:
+            cells += [readable(way.joules.low, "J"), readable(way.joules.high, "J")]
+        cells.append("" if way is dense else percent(found.saving(way)))
+        if (rounds := found.rounds_on_battery(way)) is not None:
+            cells.append(f"{rounds.value:,.0f}")
+        shown.add_row(way.name, *cells, style="bold" if way is found.best else None)
+    console.print(shown)
+
+
+def breakdown(console: Console, cost: Any, layout: Any) -> None:
+    """What an entry of each layer costs, part by part."""
+    found = cost.explain(layout)
+    console.print(f"{escape(found.title)}, at {100 * cost.density:g} %", highlight=False)
+    first, *others = found.table()
+    shown = table(*first)
+    for row in others:
+        shown.add_row(*map(escape, row))
+    console.print(shown)

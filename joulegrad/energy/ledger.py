@@ -64,7 +64,7 @@ class Ledger:
     train, select, encode    P_busy · t                  modelled; t = FLOP / (FLOP/s), or the seconds that it took
     uplink, downlink         8 (n + h ⌈n / f⌉) · ε(R)    coded: n = len(payload), in frames of f bytes, h of headers
     promotion, tail          once a transfer             modelled
-    network                  8 n · ε_network             modelled; with boundary "system"
+    network                  8 (n + h ⌈n / f⌉) · ε_net   modelled; with boundary "system"
     decode, aggregate        P_server · t                modelled; where a server is named
 
     P_busy has the device's idle watts in it; the radio's joules are above idle. While a client waits for others,
@@ -176,7 +176,7 @@ class Ledger:
         if link.promotion_joules is not None:
             rows.insert(0, Row("promotion", link.promotion_joules.value, "modelled"))
         if self.boundary == "system" and network is not None:
-            rows.append(Row("network", 8 * n * 1e-9 * network.value, "modelled"))
+            rows.append(Row("network", in_the_air * 1e-9 * network.value, "modelled"))
         if link.tail_joules is not None:
             rows.append(Row("tail", link.tail_joules.value, "modelled"))
         return rows

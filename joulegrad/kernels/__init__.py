@@ -3,6 +3,7 @@
 reference    the specification: slow, obvious, plain torch on any device
 cpu          numba: about two readings of the update
 gpu          Triton: the same, where there is a GPU of NVIDIA's and Triton is installed
+dual         both budgets, by a search on the CPU; afar and priced are its ways to an update that is on a GPU
 
 Every kernel returns the reference's result, to the bit, on every input; `chosen` says which one serves a device.
 """
@@ -80,13 +81,20 @@ def prefix_within(scores: Scores, k: int, joules: float) -> Tensor:
 
 def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
     """The most worth under both budgets, up to two entries, with a bound that no feasible set exceeds."""
-    device = scores.update.device
-    if chosen(torch.device("cpu"), scores.update.dtype) is reference:
+    if scores.update.dtype == torch.float64:
         return reference.budgeted(scores, k, joules)
     from joulegrad.kernels import dual
 
-    found = dual.budgeted(scores.to(torch.device("cpu")), k, joules)  # on a GPU, too: the search is the host's
-    return found._replace(indices=found.indices.to(device))
+    if _of(scores.update).__name__ == "joulegrad.kernels.gpu":
+        from joulegrad.kernels import priced
+
+        if (found := priced.budgeted(scores, k, joules)) is not None:
+            return found
+    if scores.update.device.type == "cpu":
+        return dual.budgeted(scores, k, joules)
+    from joulegrad.kernels import afar
+
+    return dual.solved(afar.There(scores), scores, k, joules, largest, reference.merge)
 
 
 def scales(values: Tensor, counts: Tensor, most: int, *, mean: bool) -> Tensor:

@@ -1,19 +1,20 @@
-"""Both budgets on the CPU: the reference's search for the price of energy, among the few entries that it can turn on.
+"""Both budgets: the reference's search for the price of energy, on the CPU, among the few entries that it can turn on.
 
 A sample says between which two prices the energy of the best set crosses the budget, and how little its last entry may
 be worth. One pass over the update gathers the entries that some price between the two can choose, and the reference's
 search goes on among them; as it narrows, entries that every remaining price chooses, or none does, are settled. All
 of this is checked, not guessed: what a price leaves of an entry falls as the price rises, in floating point too. Where
-the sample misled, the search begins with all entries.
+the sample misled, the search begins with all entries. Of an update that lies on a GPU only those entries are copied
+(`afar.py`).
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from joulegrad import exact
 from joulegrad.kernels import cpu, passes, reference
 from joulegrad.kernels.scores import NotFinite, Scores
 
-__all__ = ["budgeted"]
+__all__ = ["Bracket", "Here", "Source", "budgeted", "solved"]
 
 SAMPLE, WANTED = 1 << 17, 1 << 12  # at most so many entries, enough to choose so many of them
 Doubles = NDArray[np.float64]
@@ -40,11 +41,44 @@ class Bracket(NamedTuple):
     room: int
 
 
+class Source(Protocol):
+    """What the search asks of an update, wherever that is."""
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        ...
+
+    @property
+    def dearest(self) -> float:
+        """What the dearest of them costs."""
+        ...
+
+    def sample(self, m: int) -> tuple[Doubles, Doubles]:
+        """What m of the entries are worth and cost."""
+        ...
+
+    def gather(self, bracket: Bracket, joules: float) -> tuple[Ints, Doubles, Doubles]:
+        """Places, worths and costs of the entries that a price of the bracket may choose, in order."""
+        ...
+
+
 def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
     """The most worth under both budgets, with its certificate: the reference's, to the bit."""
-    ranked = cpu.Ranked.of(scores)
-    for bracket in _brackets(ranked, k, joules):
-        search = _Search(ranked, bracket, k, joules)
+    return solved(Here(cpu.Ranked.of(scores)), scores, k, joules, cpu.largest, cpu.merge)
+
+
+def solved(
+    source: Source,
+    scores: Scores,
+    k: int,
+    joules: float,
+    largest: Callable[[Scores, int], Tensor],
+    merge: Callable[[Tensor, Tensor], Tensor],
+) -> reference.Budgeted:
+    """The same by way of a source, and of the kernels that serve where the update is."""
+    for bracket in _brackets(source, k, joules):
+        search = _Search(source, bracket, k, joules)
         if search.certain:
             break
     low, high = 0.0, sys.float_info.max if search.binds else 0.0
@@ -55,23 +89,25 @@ def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted:
             high = price
     sides, reduced = search.sides(low, high)
     dual = reference.dual(high, joules, k, reduced)
-    return reference.finish(scores, sides, k, joules, dual, cpu.largest, cpu.merge, search.ceiling)
+    there = scores.update.device
+    sides = sides._replace(**{part: getattr(sides, part).to(there) for part in ("shared", "over", "under")})
+    return reference.finish(scores, sides, k, joules, dual, largest, merge, search.ceiling)
 
 
-def _brackets(ranked: cpu.Ranked, k: int, joules: float) -> Iterator[Bracket]:
+def _brackets(source: Source, k: int, joules: float) -> Iterator[Bracket]:
     """What a sample says, with room for its error; with room for more; and, if it misled even so, everything."""
-    d = ranked.size
+    d = source.size
     m = min(SAMPLE, WANTED * d // max(k, 1) + WANTED)
-    sample = None if d <= 2 * m else _sample(ranked, m, k, joules)
+    sample = None if d <= 2 * m else _sample(source, m, k, joules)
     if sample is not None:
         yield from (_bracket(*sample, errors, d / m) for errors in (2.5, 7.0))
     yield Bracket(0.0, sys.float_info.max, 0.0, d)
 
 
-def _sample(ranked: cpu.Ranked, m: int, k: int, joules: float) -> tuple[_Sample, float] | None:
+def _sample(source: Source, m: int, k: int, joules: float) -> tuple[_Sample, float] | None:
     """Some entries that may be chosen, and the price below which there are none; None where they are too few."""
-    d = ranked.size
-    w, c = ranked.sample(m)
+    d = source.size
+    w, c = source.sample(m)
     useful = (c <= joules) & (w > 0)
     sample = _Sample(w[useful], c[useful], m * k / d, m * joules / d)
     eighth = _Sample(sample.w[::8], sample.c[::8], sample.places / 8, sample.budget / 8)
@@ -146,10 +182,10 @@ class _Search:
     ceiling  no entry that the budget pays is worth more
     """
 
-    def __init__(self, ranked: cpu.Ranked, bracket: Bracket, k: int, joules: float) -> None:
+    def __init__(self, source: Source, bracket: Bracket, k: int, joules: float) -> None:
         self.k, self.joules = k, joules
-        self.places, self.w, self.c = _gather(ranked, bracket, joules)
-        dearest = min(joules, float(ranked.costs.max()))
+        self.places, self.w, self.c = source.gather(bracket, joules)
+        dearest = min(joules, source.dearest)
         self.ceiling = max(float(self.w.max(initial=0.0)), bracket.low * dearest + bracket.entry_price)
         self.verdict = np.zeros(len(self.w), np.int8)
         self.reduced, self.chosen = np.empty(len(self.w)), np.empty(len(self.w), bool)  # room, used again and again
@@ -237,29 +273,50 @@ class _Best(NamedTuple):
     entry_price: float
 
 
-def _gather(ranked: cpu.Ranked, bracket: Bracket, joules: float) -> tuple[Ints, Doubles, Doubles]:
-    """Places, worths and costs of the entries that a price of the bracket may choose, in order."""
-    low, _, entry_price, room = bracket
+class Here(NamedTuple):
+    """An update on the CPU."""
 
-    def one(part: tuple[int, int], room: int) -> tuple[Ints, Doubles, tuple[int, bool]]:
-        out = np.empty(room, np.int64), np.empty(room)
+    ranked: cpu.Ranked
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        return self.ranked.size
+
+    @property
+    def dearest(self) -> float:
+        """What the dearest of them costs."""
+        return float(self.ranked.costs.max())
+
+    def sample(self, m: int) -> tuple[Doubles, Doubles]:
+        """One from each of m equal runs."""
+        return self.ranked.sample(m)
+
+    def gather(self, bracket: Bracket, joules: float) -> tuple[Ints, Doubles, Doubles]:
+        """Places, worths and costs of the entries that a price of the bracket may choose, in order."""
+        ranked, (low, _, entry_price, room) = self.ranked, bracket
+
+        def one(part: tuple[int, int], room: int) -> tuple[Ints, Doubles, tuple[int, bool]]:
+            out = np.empty(room, np.int64), np.empty(room)
+            if ranked.rounded is None:
+                n, _, special = passes.survey(
+                    ranked.g, *part, ranked.ends, ones, keys, never, never, ranked.power, *out
+                )
+                return *out, (n, special == 0)
+            rounded = ranked.rounded
+            least: Any = rounded.price(low), rounded.floor(entry_price), ranked.power, low, entry_price, joules
+            arguments: Any = (*part, ranked.costs, rounded.halves, *least, *out)
+            return *out, passes.gather_each(ranked.g, *arguments)
+
         if ranked.rounded is None:
-            n, _, special = passes.survey(ranked.g, *part, ranked.ends, ones, keys, never, never, ranked.power, *out)
-            return *out, (n, special == 0)
-        rounded = ranked.rounded
-        least: Any = rounded.price(low), rounded.floor(entry_price), ranked.power, low, entry_price, joules
-        arguments: Any = (*part, ranked.costs, rounded.halves, *least, *out)
-        return *out, passes.gather_each(ranked.g, *arguments)
-
-    if ranked.rounded is None:
-        ones, never = np.ones(len(ranked.costs)), np.full(len(ranked.costs), passes.SPECIAL)
-        threshold = np.maximum((low * ranked.costs + entry_price) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
-        keys = np.where(ranked.costs <= joules, passes.least_keys(threshold, ones, ranked.power), passes.SPECIAL)
-    found = ranked.gathered(one, room)
-    if not all(finite for _, _, (_, finite) in found):
-        raise NotFinite
-    places, worths = (np.concatenate([part[i] for part in found]) for i in (0, 1))
-    if ranked.rounded is not None:
-        return places, worths, ranked.costs[places]
-    counts = np.diff(np.searchsorted(places, ranked.ends), prepend=0)
-    return places, worths, np.repeat(ranked.costs, counts)
+            ones, never = np.ones(len(ranked.costs)), np.full(len(ranked.costs), passes.SPECIAL)
+            threshold = np.maximum((low * ranked.costs + entry_price) * (1 - 1e-12), sys.float_info.min * 2.0**-52)
+            keys = np.where(ranked.costs <= joules, passes.least_keys(threshold, ones, ranked.power), passes.SPECIAL)
+        found = ranked.gathered(one, room)
+        if not all(finite for _, _, (_, finite) in found):
+            raise NotFinite
+        places, worths = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+        if ranked.rounded is not None:
+            return places, worths, ranked.costs[places]
+        counts = np.diff(np.searchsorted(places, ranked.ends), prepend=0)
+        return places, worths, np.repeat(ranked.costs, counts)

@@ -21,8 +21,10 @@ from operator import or_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch import Tensor
 
 from joulegrad.cost import Prices
@@ -36,42 +38,51 @@ all_finite, scales, levels, values_of = reference.all_finite, reference.scales, 
 BLOCK, WARPS = 2048, 4  # entries a tile, and who reads them
 SAMPLE, OWN = 4096, 8  # entries drawn, and how many of them each program ranks
 BINS = 8192
+MOST = 2**31 - 2 * BLOCK  # entries of one update: an index has 31 bits here; beyond, the reference serves
+ROOM = 4096  # that the list always has
 CROWD = 1024  # so few are ranked by comparing each with each
 LIST_BLOCK, LIST_PROGRAMS, LIST_WARPS = 1024, 264, 8
 RUNS = 4  # of different cost, whose keys are computed at once
-ERRORS = 4.5  # standard errors of a sample's rank that the bracket allows for: it misleads once in 100,000 calls
+ERRORS, SPARE = 4.5, 8  # the bracket allows for so many standard errors of a sample's rank, and so many ranks more
 ROUNDS = 8  # of narrowing, after which a mark of 64 + 32 bits is known whatever the scores
 
 
 def largest(scores: Scores, k: int) -> Tensor:
     """Indices of the min(k, d) largest scores, ties to the lower index; of several updates at once, a row each."""
-    rows, d = _rows(scores.update)
+    update = scores.update
+    rows, d = _rows(update)
     if k == 0 or k >= d:
-        if not all_finite(scores.update):
+        out = torch.arange(min(k, d), device=update.device).expand(rows, -1).contiguous()
+        if _capturing(update):
+            out = torch.where(torch.isfinite(update).all(), out, -1)
+        elif not all_finite(update):
             raise NotFinite
-        one = torch.arange(min(k, d), device=scores.update.device)
-        return one.expand(rows, -1).contiguous() if scores.update.dim() == 2 else one
-    with torch.cuda.device_of(scores.update):
-        out = _largest(_aligned(scores), k)
-    return out if scores.update.dim() == 2 else out.squeeze(0)
+    elif d > MOST:
+        out = torch.stack([reference.largest(scores._replace(update=one), k) for one in update.view(rows, d)])
+    else:
+        with torch.cuda.device_of(update):
+            out = _largest(aligned(scores), k)
+    return out if update.dim() == 2 else out.squeeze(0)
 
 
 def at_least(scores: Scores, threshold: float, k: int | None = None) -> Tensor:
     """Indices of all scores ≥ threshold; where they are more than k, the k largest."""
     if k == 0:
         return largest(scores, 0)
-    scores = _aligned(scores)
+    if len(scores.update) > MOST:
+        return reference.at_least(scores, threshold, k)
+    scores = aligned(scores)
     with torch.cuda.device_of(scores.update):
         return _at_least(scores, threshold, k)
 
 
 def _at_least(scores: Scores, threshold: float, k: int | None) -> Tensor:
     plan, g, power = Plan.of(scores), scores.update, scores.power
-    state, words = _carved(torch.int64, g.device, tiles.FIELDS.value, plan.tiles)
-    (keys,) = _carved(torch.int32, g.device, 4 * plan.runs)
+    state, words = carved(torch.int64, g.device, tiles.FIELDS.value, plan.tiles)
+    (keys,) = carved(torch.int32, g.device, 4 * plan.runs)
     bits = struct.unpack("<q", struct.pack("<d", threshold))[0] if threshold > 0 else 0
     tiles.threshold[(1,)](bits, plan.costs, plan.runs, keys, state, POWER=power, EACH=plan.each, RUNS=RUNS)
-    _survey(plan, scores, state, keys, words, (keys, keys), 0)
+    survey(plan, scores, state, keys, words, (keys, keys), 0)
     found = state.tolist()
     if found[tiles.STATUS.value] != tiles.DONE.value:
         raise NotFinite
@@ -79,7 +90,7 @@ def _at_least(scores: Scores, threshold: float, k: int | None) -> Tensor:
     if k is not None and n > k:
         return largest(scores, k)
     out = torch.empty(1, n, dtype=torch.int64, device=g.device)
-    _emit(plan, scores, state, keys, words, out)
+    emit(plan, scores, state, keys, words, out)
     return out.squeeze(0)
 
 
@@ -90,6 +101,9 @@ class Plan(NamedTuple):
     ends: Tensor  # of the runs
     table: Tensor  # of the tiles: where each begins, ends, and its run
     each: bool  # whether each entry has a cost of its own
+    starts: Tensor  # of the tiles, and an index above all
+    paid: NDArray[np.float64]  # what the runs cost, on the host
+    stops: NDArray[np.int64]  # and where they end
 
     @classmethod
     def of(cls, scores: Scores) -> Plan:
@@ -122,8 +136,12 @@ class Plan(NamedTuple):
         ]
         table = torch.tensor(tiles, dtype=torch.int32).T.contiguous().to(device)
         of_runs = torch.tensor(costs, dtype=torch.float64, device=device)
-        own = prices.joules if prices is not None and each else of_runs
-        return cls(own, torch.tensor(ends, device=device), table, each)
+        own = of_runs
+        if prices is not None and each:
+            own = prices.joules.contiguous()
+            own = own.clone() if own.data_ptr() % 16 else own  # programs are compiled for aligned memory
+        starts = torch.tensor([*(first for first, _, _ in tiles), 2**31 - 1], dtype=torch.int32, device=device)
+        return cls(own, torch.tensor(ends, device=device), table, each, starts, np.array(costs), np.array(ends))
 
     @property
     def runs(self) -> int:
@@ -149,12 +167,12 @@ def _uniform(d: int, block: int, device: torch.device) -> Plan:
 
 def _largest(scores: Scores, k: int) -> Tensor:
     rows, d = _rows(scores.update)
-    capturing = scores.update.is_cuda and torch.cuda.is_current_stream_capturing()
+    capturing = _capturing(scores.update)
     out = torch.empty(rows, k, dtype=torch.int64, device=scores.update.device)
     m = min(d, SAMPLE)
     rank = (m * k - 1) // d
-    slack = 0 if m == d else int(ERRORS * math.sqrt(m * (k / d) * (1 - k / d))) + 8
-    room = min(d, (2 * slack + 2) * -(-d // m) * 3 // 2 + 4096)
+    slack = 0 if m == d else int(ERRORS * math.sqrt(m * (k / d) * (1 - k / d))) + SPARE
+    room = min(d, (2 * slack + 2) * -(-d // m) * 3 // 2 + ROOM)
     search = _Search(scores, k, out, room)
     search.begin(rank + slack, rank - slack - 1)
     for _ in range(ROUNDS if capturing else 1):
@@ -183,10 +201,10 @@ class _Search:
         self.rows, self.d = _rows(scores.update)
         device, rows = scores.update.device, self.rows
         m = self.m = min(self.d, SAMPLE)
-        self.state, self.words, self.drawn, self.few = _carved(
+        self.state, self.words, self.drawn, self.few = carved(
             torch.int64, device, *(rows * n for n in (tiles.FIELDS.value, self.plan.tiles, m, CROWD))
         )
-        self.keys, self.bins, self.drawn_at, self.few_at, *self.listed = _carved(
+        self.keys, self.bins, self.drawn_at, self.few_at, *self.listed = carved(
             torch.int32,
             device,
             rows * 4 * self.plan.runs,
@@ -201,22 +219,22 @@ class _Search:
     def begin(self, rank_low: int, rank_high: int) -> None:
         """Sample, bracket, survey."""
         plan, m = self.plan, self.m
-        _launch(
+        launch(
             tiles.sample, (-(-m // 128), self.rows), 4,
             self.scores.update, self.d, plan.costs, plan.ends, plan.runs, self.state, self.bins,
             self.drawn, self.drawn_at, m, **self.how, STEPS=plan.steps, BLOCK=128, BINS=BINS,
         )  # fmt: skip
-        _launch(
+        launch(
             tiles.bracket, (-(-m // OWN), self.rows), 8,
             self.d, self.drawn, self.drawn_at, m, rank_low, rank_high, plan.costs, plan.runs, self.keys, self.state,
             **self.how, OWN=OWN, BLOCK=1024, BINS=BINS, RUNS=RUNS,
         )  # fmt: skip
-        _survey(plan, self.scores, self.state, self.keys, self.words, self.listed, self.room)
+        survey(plan, self.scores, self.state, self.keys, self.words, self.listed, self.room)
 
     def narrow(self) -> None:
         """One round, unless so few are left that there is no need."""
         plan = self.plan
-        _launch(
+        launch(
             tiles.narrow, (LIST_PROGRAMS, self.rows), LIST_WARPS,
             *self.listed, self.room, plan.costs, plan.ends, plan.runs, self.k, self.state, self.bins,
             **self.how, STEPS=plan.steps, BLOCK=LIST_BLOCK, BINS=BINS, CROWD=CROWD,
@@ -225,12 +243,12 @@ class _Search:
     def finish(self) -> None:
         """Settle, emit."""
         plan = self.plan
-        _launch(
+        launch(
             tiles.settle, (LIST_PROGRAMS, self.rows), LIST_WARPS,
             *self.listed, self.room, plan.costs, plan.ends, plan.runs, self.state, self.few, self.few_at, self.keys,
             **self.how, STEPS=plan.steps, BLOCK=LIST_BLOCK, CROWD=CROWD, OWN=64, OTHERS=256, RUNS=RUNS,
         )  # fmt: skip
-        _emit(plan, self.scores, self.state, self.keys, self.words, self.out)
+        emit(plan, self.scores, self.state, self.keys, self.words, self.out)
 
     def status(self) -> int:
         """Of all rows together; waits for the GPU."""
@@ -238,30 +256,51 @@ class _Search:
         return reduce(or_, found)
 
 
-def _survey(
-    plan: Plan, scores: Scores, state: Tensor, keys: Tensor, words: Tensor, listed: Sequence[Tensor], room: int
+def survey(
+    plan: Plan,
+    scores: Scores,
+    state: Tensor,
+    keys: Tensor,
+    words: Tensor,
+    listed: Sequence[Tensor],
+    room: int,
+    counts: Tensor | None = None,
 ) -> None:
     rows, d = _rows(scores.update)
-    _launch(
+    launch(
         tiles.survey, (plan.tiles, rows), WARPS,
-        scores.update, d, plan.costs, plan.table, plan.runs, keys, state, words, *listed, room,
-        POWER=scores.power, EACH=plan.each, BLOCK=BLOCK,
+        scores.update, d, plan.costs, plan.table, plan.runs, keys, state, words,
+        keys if counts is None else counts, *listed, room,
+        POWER=scores.power, EACH=plan.each, BY_RUN=counts is not None, BLOCK=BLOCK,
     )  # fmt: skip
 
 
-def _emit(plan: Plan, scores: Scores, state: Tensor, keys: Tensor, words: Tensor, out: Tensor) -> None:
+def emit(
+    plan: Plan,
+    scores: Scores,
+    state: Tensor,
+    keys: Tensor,
+    words: Tensor,
+    out: Tensor,
+    others: Sequence[Tensor] | None = None,
+) -> None:
     rows, d = _rows(scores.update)
-    _launch(
+    launch(
         tiles.emit, (plan.tiles, rows), WARPS,
-        scores.update, d, plan.costs, plan.table, plan.runs, keys, state, words, out, out.shape[1],
-        POWER=scores.power, EACH=plan.each, BLOCK=BLOCK,
+        scores.update, d, plan.costs, plan.table, plan.runs, keys, state, words, *(others or (keys, keys)),
+        out, out.shape[1],
+        POWER=scores.power, EACH=plan.each, OTHERS=others is not None, BLOCK=BLOCK,
     )  # fmt: skip
+
+
+def _capturing(update: Tensor) -> bool:
+    return update.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 _COMPILED: dict[Hashable, tuple[Any, list[Any]]] = {}
 
 
-def _launch(program: Any, grid: tuple[int, int], warps: int, *arguments: Any, **constants: Any) -> None:
+def launch(program: Any, grid: tuple[int, int], warps: int, *arguments: Any, **constants: Any) -> None:
     """Start a program, compiled when it is first asked for with such constants, on such an update and device.
 
     Triton's own call looks at each argument every time, which takes longer than most of our programs run. Ours differ
@@ -280,13 +319,15 @@ def _launch(program: Any, grid: tuple[int, int], warps: int, *arguments: Any, **
     compiled[*grid, 1](*arguments, *constant)
 
 
-def _aligned(scores: Scores) -> Scores:
-    """The same in memory that large words can be read from: nearly always as it is."""
-    update = scores.update
-    return scores if update.data_ptr() % 16 == 0 else scores._replace(update=update.clone())
+def aligned(scores: Scores) -> Scores:
+    """The same, entry after entry in memory that large words can be read from: nearly always as it is."""
+    update = scores.update.contiguous()
+    if update.data_ptr() % 16:
+        update = update.clone()
+    return scores if update is scores.update else scores._replace(update=update)
 
 
-def _carved(dtype: torch.dtype, device: torch.device, *sizes: int) -> Sequence[Tensor]:
+def carved(dtype: torch.dtype, device: torch.device, *sizes: int) -> Sequence[Tensor]:
     """Uninitialised tensors of so many numbers, in one piece of memory: asking for each takes as long as for all."""
     rounded = [-(-n // 16) * 16 for n in sizes]  # so that each is aligned
     pieces: Sequence[Tensor] = torch.empty(sum(rounded), dtype=dtype, device=device).split(rounded)

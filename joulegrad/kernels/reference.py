@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -26,7 +26,18 @@ from joulegrad.cost import Prices
 from joulegrad.kernels.scores import NotFinite, Scores
 from joulegrad.sparse import Codes
 
-__all__ = ["Budgeted", "all_finite", "at_least", "best", "budgeted", "largest", "merge", "prefix_within", "values"]
+__all__ = [
+    "Budgeted",
+    "all_finite",
+    "at_least",
+    "best",
+    "budgeted",
+    "each_segment",
+    "largest",
+    "merge",
+    "prefix_within",
+    "values",
+]
 
 
 def all_finite(update: Tensor) -> bool:
@@ -41,7 +52,7 @@ def values(scores: Scores) -> Tensor:
         raise NotFinite
     s = update.to(torch.float64).abs()
     s = s * s if power == 2 else s
-    return s if prices is None else _each_segment(s, prices, lambda part, c: part / c)
+    return s if prices is None else each_segment(s, prices, lambda part, c: part / c)
 
 
 def largest(scores: Scores, k: int) -> Tensor:
@@ -139,10 +150,10 @@ def budgeted(scores: Scores, k: int, joules: float) -> Budgeted:
     upper bound, D(λ) = λE + Σ_{j∈S(λ)} (w_j − λ c_j); it is least where the energy crosses the budget.
     """
     prices = priced(scores)
-    w = _each_segment(values(scores.worth), prices, lambda part, c: torch.where(c <= joules, part, 0.0))
+    w = each_segment(values(scores.worth), prices, lambda part, c: torch.where(c <= joules, part, 0.0))
 
     def best_at(price: float) -> tuple[Tensor, Tensor]:
-        reduced = _each_segment(w, prices, lambda part, c: part - price * c)
+        reduced = each_segment(w, prices, lambda part, c: part - price * c)
         chosen = best(reduced, k)
         chosen = chosen[reduced[chosen] > 0]
         return chosen, reduced[chosen]
@@ -210,15 +221,15 @@ def finish(
     beside, worth = max(((part, _worth(scores, part)) for part in (sides.under, mixed)), key=lambda pair: pair[1])
     chosen, worth, spent = merge(sides.shared, beside), sides.worth + worth, sides.energy + prices.exact(beside)
     if k and float(worth) < ceiling:
-        payable = _payable(scores, joules).worth
-        dominant = largest(payable, 1)
-        if (alone := _worth(payable, dominant)) > worth:
+        affordable = payable(scores, joules).worth
+        dominant = largest(affordable, 1)
+        if (alone := _worth(affordable, dominant)) > worth:
             chosen, worth, spent = dominant, alone, prices.exact(dominant)
     room = joules - float(spent)
     if len(chosen) < k and room >= prices.cheapest:
         update = scores.update.clone()
         update[chosen] = 0
-        left = _payable(scores._replace(update=update), room)
+        left = payable(scores._replace(update=update), room)
         ranked = largest(left, REACH)
         density, order = values_at(left, ranked).sort(descending=True, stable=True)
         added = _that_fit(ranked[order[density > 0]], k - len(chosen), joules, spent, prices)
@@ -231,12 +242,12 @@ def _worth(scores: Scores, indices: Tensor) -> Fraction:
     return exact.total(values_at(scores.worth, indices))
 
 
-def _payable(scores: Scores, joules: float) -> Scores:
+def payable(scores: Scores, joules: float) -> Scores:
     """The scores, 0 where an entry costs more than there is."""
     prices = priced(scores)
     if bool((prices.joules <= joules).all()):
         return scores
-    update = _each_segment(scores.update, prices, lambda part, c: torch.where(c <= joules, part, 0.0))
+    update = each_segment(scores.update, prices, lambda part, c: torch.where(c <= joules, part, 0.0))
     return scores._replace(update=update)
 
 
@@ -268,15 +279,19 @@ def _mixture(sides: Sides, room: int, joules: float, prices: Prices) -> Tensor:
 def _that_fit(ranked: Tensor, places: int, joules: float, spent: Fraction, prices: Prices) -> Tensor:
     """Those of the ranked entries, in order, that the joules still pay."""
     added: list[int] = []
-    for i in ranked.tolist():
-        cost = prices.exact(torch.tensor([i], device=ranked.device))
+    costs: Iterable[Fraction]
+    if prices.finer is None:
+        costs = map(Fraction, prices.at(ranked).tolist())
+    else:
+        costs = (prices.exact(one.unsqueeze(0)) for one in ranked)
+    for i, cost in zip(ranked.tolist(), costs, strict=True):
         if len(added) < places and float(spent + cost) <= joules:
             spent += cost
             added.append(i)
     return torch.tensor(sorted(added), dtype=torch.int64, device=ranked.device)
 
 
-def _each_segment(x: Tensor, prices: Prices, f: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def each_segment(x: Tensor, prices: Prices, f: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """f(x_j, c_j) for all j, without ever spelling out costs that are constant in a segment."""
     if not prices.piecewise:
         return f(x, prices.joules)

@@ -9,7 +9,10 @@ only if, the float's bits without the sign (its *key*) reach an integer, which i
 have the largest keys of all; a tile that meets any says so.
 
 Programs of one kernel do not wait for each other; what needs the results of all is done by the last to end, for which
-each takes a ticket. Only `emit` waits, for the tiles before its own.
+each takes a ticket. Only `emit` waits, for the tiles before its own. Nothing says in which order a GPU starts programs,
+or that all of them run at once; so there, too, a ticket says which tile a program takes. Whoever has an earlier tile
+has then begun, a program that has begun is never put off for one that has not, and the first tile waits for nobody:
+each wait ends, however few programs there is room for.
 """
 
 from __future__ import annotations
@@ -58,19 +61,25 @@ def score_of(key, cost, POWER: tl.constexpr):
 
 
 @triton.jit
+def run_of(at, some, ends, runs, STEPS: tl.constexpr):
+    """The runs that entries lie in: the first that ends after each."""
+    low = tl.zeros_like(at).to(tl.int32)
+    high = low + runs - 1
+    for _ in tl.static_range(STEPS):
+        middle = (low + high) // 2
+        later = tl.load(ends + middle, mask=some, other=0) <= at
+        low = tl.where(later & (low < high), middle + 1, low)
+        high = tl.where(later, high, middle)
+    return low
+
+
+@triton.jit
 def cost_at(at, some, costs, ends, runs, EACH: tl.constexpr, STEPS: tl.constexpr):
-    """What entries cost: each its own, or what the run costs that it lies in, the first that ends after it."""
+    """What entries cost: each its own, or what its run costs."""
     if EACH:
         cost = tl.load(costs + at, mask=some, other=1.0)
     else:
-        low = tl.zeros_like(at).to(tl.int32)
-        high = low + runs - 1
-        for _ in tl.static_range(STEPS):
-            middle = (low + high) // 2
-            later = tl.load(ends + middle, mask=some, other=0) <= at
-            low = tl.where(later & (low < high), middle + 1, low)
-            high = tl.where(later, high, middle)
-        cost = tl.load(costs + low, mask=some, other=1.0)
+        cost = tl.load(costs + run_of(at, some, ends, runs, STEPS), mask=some, other=1.0)
     return cost
 
 
@@ -224,13 +233,13 @@ def at_or_before(key, at, inside, costs, keys, bits, mark_at, POWER: tl.constexp
 
 @triton.jit(do_not_specialize=["size", "runs", "room"])
 def survey(
-    g, size, costs, table, runs, keys, state, words, listed, listed_at, room,
-    POWER: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr,
+    g, size, costs, table, runs, keys, state, words, counts, listed, listed_at, room,
+    POWER: tl.constexpr, EACH: tl.constexpr, BY_RUN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Count what ranks at the high mark or before it, and list what follows, down to the low mark.
 
     Reads 4 bytes an entry (12 with a cost an entry), and writes 8 for each that it lists: its key and index. What it
-    reads a second time, to list it, is near.
+    reads a second time, to list it, is near. On demand it counts each run apart, too, and finds its largest key.
     """
     tile, row, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     g += row * size
@@ -259,8 +268,12 @@ def survey(
         largest = tl.maximum(largest, key)
     between = reached - above
     n = tl.sum(between + (above << 16), 0).to(tl.int64)  # tiles have fewer than 2^15 entries
-    if tl.max(largest, 0) >= SPECIAL:
+    highest = tl.max(largest, 0)
+    if highest >= SPECIAL:
         tl.atomic_or(state + STATUS, NOT_FINITE)
+    if BY_RUN:
+        tl.atomic_add(counts + run, (n >> 16).to(tl.int32), sem="relaxed")
+        tl.atomic_max(counts + runs + run, highest, sem="relaxed")
     tl.store(words + row * tiles + tile, tl.zeros([], tl.int64))
     base = tl.atomic_add(state + COUNTED, (n & 65535) + ((n >> 16) << 32), sem="relaxed") & NOWHERE
     if (n & 65535) > 0:
@@ -372,6 +385,7 @@ def settle(
                 found = (i < inside) & (rank == wanted - 1)
                 tl.store(state + LOW + tl.zeros([OWN], tl.int32), own, mask=found)
                 tl.store(state + CUT + tl.zeros([OWN], tl.int32), own_at.to(tl.int64), mask=found)
+            tl.store(state + FEW, 0)  # it may be asked for again, for another row's sake
             tl.debug_barrier()
             if not EACH:
                 store_keys(keys + row * 4 * runs, runs, costs, tl.load(state + LOW, volatile=True), POWER, RUNS)
@@ -395,7 +409,8 @@ def kept_before(words, tile, own):
     """How many entries all tiles before this one keep, whose own number is published for those after it.
 
     A tile's word is 0 until its number n is known, then 4n + 1, and 4m + 2 once the number m of all up to it is. Going
-    back, numbers are added up to the first such sum. Tiles begin in order, so those before this one are under way.
+    back, numbers are added up to the first such sum. Each word is written and read whole, past the caches of one
+    multiprocessor, and says all there is to know; so no order among words is asked for.
     """
     found = tl.zeros([], tl.int64)
     last = tile - 1
@@ -412,23 +427,36 @@ def kept_before(words, tile, own):
     return found
 
 
+@triton.jit
+def named(at, others, begin, end):
+    """Which entries are in a part of a list, which is short: about one a tile, as a rule."""
+    found = at < 0
+    for other in range(begin, end):
+        found |= at == tl.load(others + other)
+    return found
+
+
 @triton.jit(do_not_specialize=["size", "runs", "k"])
 def emit(
-    g, size, costs, table, runs, keys, state, words, out, k,
-    POWER: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr,
+    g, size, costs, table, runs, keys, state, words, others, others_from, out, k,
+    POWER: tl.constexpr, EACH: tl.constexpr, OTHERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the indices of what ranks at the k-th or before it, in order; −1 everywhere where there is no answer.
 
-    Reads 4 bytes an entry (12 with a cost an entry) and writes 8 for each that it keeps.
+    Reads 4 bytes an entry (12 with a cost an entry) and writes 8 for each that it keeps. On demand it keeps others that
+    are named by their indices, too: a list, and where in it each tile's begin.
     """
-    tile, row, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    row, tiles = tl.program_id(1).to(tl.int64), tl.num_programs(0)
     g += row * size
     state += row * FIELDS
     out += row * k
     if tl.load(state + STATUS) != DONE:
-        i = tile.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(out + i, tl.zeros([BLOCK], tl.int64) - 1, mask=i < k)
     else:
+        tile = tl.atomic_add(state + TICKET, 1, sem="relaxed").to(tl.int32)
+        if tile == tiles - 1:
+            tl.store(state + TICKET, 0)
         at, first, last, run = lines_of(table, tile, tiles, BLOCK)
         bits, cut = tl.load(state + LOW), tl.load(state + CUT).to(tl.int32)
         own = keys + row * 4 * runs + 2 * run
@@ -436,14 +464,20 @@ def emit(
         least = 0
         if plain:
             least = bound_of(own, last, cut)
+        begin, end = 0, 0
+        if OTHERS:
+            begin, end = tl.load(others_from + tile), tl.load(others_from + tile + 1)
         kept = tl.zeros_like(at)
         for i in tl.static_range(LINE):
             if plain:
-                kept += (key_of(tl.load(g + at + i)) >= least).to(tl.int32)
+                found = key_of(tl.load(g + at + i)) >= least
             else:
                 inside = (at + i >= first) & (at + i < last)
                 key = key_of(tl.load(g + at + i, mask=inside, other=0.0))
-                kept += at_or_before(key, at + i, inside, costs, own, bits, cut, POWER, EACH).to(tl.int32)
+                found = at_or_before(key, at + i, inside, costs, own, bits, cut, POWER, EACH)
+            if OTHERS:
+                found |= named(at + i, others, begin, end)
+            kept += found.to(tl.int32)
         out += kept_before(words + row * tiles, tile, tl.sum(kept, 0).to(tl.int64))
         place = tl.cumsum(kept, 0) - kept
         for i in tl.static_range(LINE):
@@ -453,5 +487,7 @@ def emit(
                 inside = (at + i >= first) & (at + i < last)
                 key = key_of(tl.load(g + at + i, mask=inside, other=0.0))
                 found = at_or_before(key, at + i, inside, costs, own, bits, cut, POWER, EACH)
+            if OTHERS:
+                found |= named(at + i, others, begin, end)
             tl.store(out + place, (at + i).to(tl.int64), mask=found)
             place += found.to(tl.int32)

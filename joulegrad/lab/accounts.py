@@ -7,6 +7,7 @@ otherwise a run that is resumed would not be the same.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ __all__ = ["Accounts", "Bill", "bills", "examples_seen", "flop_per_example"]
 
 BY_THE_CLOCK = ("select", "encode")
 NOT_THE_CLIENTS = ("network",)
+LONGEST = 2**40  # bytes: no payload is longer
 
 
 class Accounts:
@@ -61,6 +63,23 @@ class Accounts:
         self.flat = {c for c in clients if c in self.batteries and not self.batteries[c].enough(self.charge[c])}
         return [client for client in clients if client not in self.flat]
 
+    def most(self, client: int, bytes_down: int) -> int | None:
+        """The longest payload that a client's battery can send in this round; −1: not even one; None: any."""
+        if client not in self.charge:
+            return None
+        ledger, before = self._ledger(client), self._before(client, bytes_down)
+        left = _left(self.charge[client], before)
+
+        def cannot(payload_bytes: int) -> bool:
+            return left is None or _left(left, _sending(ledger, payload_bytes)) is None
+
+        return bisect.bisect_left(range(LONGEST), True, key=cannot) - 1
+
+    def _before(self, client: int, bytes_down: int) -> list[Row]:
+        """What is spent before anything is sent, whatever training comes to."""
+        ledger = self._ledger(client)
+        return [*ledger.downlink(bytes_down), ledger.train(flop=self.flop[client])]
+
     def turn(self, client: int, bytes_down: int, answer: Answer | None, arrives: bool) -> bool:
         """Charge one client's round; whether its battery lasted until all was sent.
 
@@ -73,14 +92,13 @@ class Accounts:
         if not self.ledgers:
             return True
         ledger = self._ledger(client)
-        rows = [*ledger.downlink(bytes_down), ledger.train(flop=self.flop[client])]
+        rows = self._before(client, bytes_down)
         if answer is not None:
             rows += [ledger.select(answer.seconds["compress"]), ledger.encode(answer.seconds["encode"])]
-        uplink = ledger.uplink(len(answer.payload)) if answer is not None and arrives else []
-        sending = [row for row in uplink if row.phase != "tail"]
-        lasted = self._paid(client, [*rows, *sending])
-        if lasted:
-            self._paid(client, uplink[len(sending) :])  # what is sent has arrived, whatever the radio does then
+        sent = len(answer.payload) if answer is not None and arrives else 0
+        lasted = self._paid(client, [*rows, *_sending(ledger, sent)])
+        if lasted:  # then it has arrived, whatever the radio does after that
+            self._paid(client, [row for row in ledger.uplink(sent) if row.phase == "tail"])
         else:
             self.flat.add(client)
         return lasted
@@ -88,10 +106,11 @@ class Accounts:
     def _paid(self, client: int, rows: Iterable[Row]) -> bool:
         """Enter rows until the battery is empty; whether it lasted."""
         for row in rows:
-            charge, joules = self.charge.get(client), row.joules or 0.0
-            if charge is not None and row.phase not in (*BY_THE_CLOCK, *NOT_THE_CLIENTS):
-                self.charge[client] = max(charge - joules, 0.0)
-                if joules > charge:
+            charge = self.charge.get(client)
+            if charge is not None:
+                left = _left(charge, [row])
+                self.charge[client] = left or 0.0
+                if left is None:
                     self.rows.append(row._replace(client=client, joules=charge))
                     return False
             self.rows.append(row._replace(client=client))
@@ -120,6 +139,21 @@ class Accounts:
         """As the checkpoint says."""
         if self.charge:
             self.charge = dict(zip(self.charge, state["charge"].tolist(), strict=True))
+
+
+def _left(charge: float, rows: Iterable[Row]) -> float | None:
+    """What is left of a charge after some rows; None: it did not last."""
+    for row in rows:
+        if row.phase not in (*BY_THE_CLOCK, *NOT_THE_CLIENTS):
+            if (row.joules or 0.0) > charge:
+                return None
+            charge -= row.joules or 0.0
+    return charge
+
+
+def _sending(ledger: Ledger, payload_bytes: int) -> list[Row]:
+    """What is spent until all is sent: not the radio's tail."""
+    return [row for row in ledger.uplink(payload_bytes) if row.phase != "tail"]
 
 
 class Bill(NamedTuple):
@@ -162,18 +196,19 @@ def _server(ledgers: Sequence[Ledger]) -> Ledger:
 def flop_per_example(model: nn.Module, shape: Sequence[int]) -> float:
     """Floating-point operations of a step on one example, there and back; a multiply-add is two.
 
-    Matrix products, convolutions and attention are counted, which is nearly all.
+    Matrix products, convolutions and attention are counted, which is nearly all; the way back is taken as twice the way
+    there, as `joulegrad plan` does, since torch counts it too high where convolutions are grouped.
 
     Example:
-        >>> flop_per_example(nn.Linear(100, 10), (100,))  # forward, and the weights' gradient
-        4000.0
+        >>> flop_per_example(nn.Linear(100, 10), (100,))  # 2 · 1000 there, twice that back
+        6000.0
     """
     model = copy.deepcopy(model).eval()  # statistics stay as they are, and nothing is drawn
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: _mv}) as counter:
-        model(torch.zeros(2, *shape)).sum().backward()
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: _mv}) as counter, torch.no_grad():
+        model(torch.zeros(2, *shape))
     if not counter.get_total_flops():
         raise ValueError("the model has no matrix product and no convolution, so that its training cannot be charged")
-    return float(counter.get_total_flops() / 2)
+    return float(3 * counter.get_total_flops() / 2)
 
 
 def _mv(matrix: Sequence[int], *_: Any, **__: Any) -> int:

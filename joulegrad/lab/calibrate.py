@@ -25,7 +25,7 @@ from joulegrad.energy.measuring import settled
 from joulegrad.lab import workloads
 from joulegrad.lab.provenance import commit, version_of
 from joulegrad.lab.regression import Coefficient, Fit, Prediction, Unresolved, Window, fit, shortest
-from joulegrad.lab.workloads import AWAKE, CACHE, FLOP, MEMORY, REST, SENT, Machine, Made, Workload
+from joulegrad.lab.workloads import AWAKE, CACHE, FLOP, MEMORY, REST, SENT, TRAINING, Machine, Made, Workload
 from joulegrad.profiles import DeviceProfile, Quantity
 
 __all__ = ["Calibration", "calibrate", "machine_of", "meter_of", "profile", "report"]
@@ -50,7 +50,8 @@ class Calibration:
         source: of the joules.
         windows: those that were fitted.
         tests: those that were not.
-        failed: work that could not be done or measured, and why.
+        failed: work that could not be done, and why.
+        untold: work of which the fit can say nothing, and why.
         fit: None as long as there is none, and `why` says why.
     """
 
@@ -61,11 +62,12 @@ class Calibration:
     windows: list[Window] = field(default_factory=list)
     tests: list[Window] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)
     fit: Fit | None = None
     why: str = "not all that is to be fitted has been measured"
 
     def predictions(self) -> list[Prediction]:
-        """What the fit says of work that it has not seen; of what it can say nothing of, `failed` says why."""
+        """What the fit says of work that it has not seen; of what it can say nothing, `untold` says why."""
         found: list[Prediction] = []
         if self.fit is None:
             return found
@@ -73,15 +75,24 @@ class Calibration:
             try:
                 found.append(self.fit.predict(test))
             except Unresolved as why:
-                self.failed[test.name] = str(why)
+                self.untold[test.name] = str(why)
         return found
+
+    @property
+    def busy_watts(self) -> float | None:
+        """Drawn in training: what a ledger charges for a second of selecting or encoding, too."""
+        watts = [test.watts for test in self.tests if test.name == TRAINING]
+        return sum(watts) / len(watts) if watts else None
 
     def refit(self) -> None:
         """Take in what has been measured since."""
         try:
-            self.fit, self.why = fit(self.windows), ""
+            found = fit(self.windows)
         except Unresolved as why:
             self.fit, self.why = None, str(why)
+            return
+        told = [name for name, c in found.coefficients.items() if c.joules is not None and name != REST]
+        self.fit, self.why = (found, "") if told else (None, "the meter tells no work from rest")
 
 
 def meter_of(device: str, source: str | None = None) -> Meter:
@@ -233,8 +244,8 @@ def profile(found: Calibration, like: DeviceProfile, name: str) -> DeviceProfile
             value, low, high = (factor * x for x in (coefficient.joules, coefficient.low, coefficient.high))
             fields[key] = Quantity(value, unit, f"{how}: fitted, and 95 % of its bootstrap", "measured", low, high)
     rates: list[tuple[str, str, Callable[[Window], float], str]] = [
-        ("busy_watts", "training step", lambda w: w.watts, "W"),
-        ("train_flops_per_second", "training step", lambda w: w.amounts[FLOP] / w.seconds, "FLOP/s"),
+        ("busy_watts", TRAINING, lambda w: w.watts, "W"),
+        ("train_flops_per_second", TRAINING, lambda w: w.amounts[FLOP] / w.seconds, "FLOP/s"),
         ("ram_bytes_per_second", "memory", lambda w: w.amounts[MEMORY] / 8 / w.seconds, "B/s"),
     ]
     for key, work, rate, unit in rates:
@@ -269,8 +280,14 @@ def report(found: Calibration) -> dict[str, Any]:
         told["coefficients"] = {name: _shown(name, c) for name, c in found.fit.coefficients.items()}
         told |= {"condition": found.fit.condition, "spread": found.fit.spread, "misfit": found.fit.misfit}
         told["residuals"] = found.fit.residuals
-        told["predictions"] = [p._asdict() | {"error": p.error} for p in found.predictions()]
-    return told | {"failed": found.failed}
+        told["predictions"] = [_foretold(p, found.busy_watts) for p in found.predictions()]
+    return told | {"failed": found.failed, "untold": found.untold}
+
+
+def _foretold(found: Prediction, busy_watts: float | None) -> dict[str, Any]:
+    """As a file has it; beside it what a ledger would charge, from the seconds."""
+    ledger = None if busy_watts is None else busy_watts * found.seconds
+    return found._asdict() | {"error": found.error, "by_busy_watts": ledger}
 
 
 def _shown(name: str, found: Coefficient) -> dict[str, Any]:

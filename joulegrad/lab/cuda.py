@@ -174,7 +174,7 @@ class Gpu:
             self.free.put(lane)
 
     def _play(self, t: int, turn: Turn, lane: Lane, broadcast: Tensor, averaged: Tensor) -> Answer | Diverged:
-        began, (client, place) = time.perf_counter(), turn
+        began, client, place = time.perf_counter(), turn.client, turn.place
         state = recalled(self.states[client % len(self.states)], lane.own, self.fresh, self._memory(turn))
         lane.load(broadcast, averaged)
         loss = self._train(t, client, lane)
@@ -186,7 +186,7 @@ class Gpu:
             answer, state = reply(self.experiment, self.layout, t, client, update, buffers, state, loss, trained)
         except Diverged as why:
             return why
-        if place.write is not None:
+        if place.write is not None and turn.sends(answer.payload):
             self._keep(client, place.write, dict(remembered(state, lane.own)))
         lane.stream.synchronize()
         return answer

@@ -62,11 +62,17 @@ def _kernel(device: torch.device) -> str:
 
 def _gpu() -> Iterator[Fact]:
     if not torch.cuda.is_available():
-        yield Fact("selection on a GPU", "no GPU that torch can use: everything works, on the CPU")
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        yield Fact("selection on a GPU", f"no GPU that torch can use ({built}): everything works, on the CPU")
         return
     name, kernel = torch.cuda.get_device_name(), _kernel(torch.device("cuda"))
-    reason = "" if kernel != "kernels.reference" else ": plain torch, slower, for want of Triton"
-    yield Fact("selection on a GPU", f"{kernel} on {name}{reason}")
+    if kernel == "kernels.reference":
+        why = "for want of Triton: pip install triton" if torch.version.cuda else "since Triton's are for NVIDIA's GPUs"
+        yield Fact("selection on a GPU", f"{kernel} on {name}: plain torch, slower, {why}")
+        yield Fact("both budgets on a GPU", "a search on the CPU; only entries in doubt are copied")
+        return
+    yield Fact("selection on a GPU", f"{kernel} on {name}, compiled by Triton {_version('triton')}")
+    yield Fact("both budgets on a GPU", "kernels.priced where costs are constant in layers, else a search on the CPU")
 
 
 def _meters() -> Iterator[Fact]:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 import joulegrad
-from joulegrad import LayerType, TopK
+from joulegrad import LayerType, TopK, profiles
 from joulegrad.compressor import Compressor, is_count
 from joulegrad.cost import Cost, is_finite
 from joulegrad.energy import Battery, Ledger
@@ -269,7 +269,10 @@ OPERATORS = {
     if inspect.isclass(value := getattr(joulegrad, name)) and dataclasses.is_dataclass(value)
     if hasattr(value, "init") or hasattr(value, "joules")
 }
-NAMES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "ledger": {"Ledger": Ledger, "Battery": Battery}}
+WRITTEN_OUT = {kind.__name__: kind for kind in (profiles.DeviceProfile, profiles.LinkProfile, profiles.Quantity)}
+OPERATORS |= WRITTEN_OUT
+LEDGERS = {"Ledger": Ledger, "Battery": Battery} | WRITTEN_OUT
+NAMES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "ledger": LEDGERS}
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Mapping: "a table"}
 
 

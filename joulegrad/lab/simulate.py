@@ -133,14 +133,15 @@ class Simulation:
         able = self.accounts.able(t, clients)  # all, but those whose battery is flat
         vanishing = self._vanishing(clients)
         bytes_down = {client: self.downlink.send(client, t, self.weights, self.buffers) for client in able}
-        turns = [Turn(c, self.places.turn(c, c in vanishing)) for c in able]
+        places = {client: self.places.turn(client, client in vanishing) for client in able}
+        turns = [Turn(c, places[c], self.accounts.most(c, bytes_down[c])) for c in able]
         heard = _Heard(self.prices)
         answers = self.engine.train(t, turns, self.weights, self.buffers)
         mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
-                self.places.moved(*turn)
+                self.places.moved(turn.client, turn.place)
         if mean is not None:
             self._step(mean)
         done = time.perf_counter()

@@ -34,10 +34,21 @@ TEST_BATCH = 500  # the same whatever the number of processes, since sums of los
 
 
 class Turn(NamedTuple):
-    """One client's part in a round."""
+    """One client's part in a round.
+
+    Args:
+        client: who.
+        place: where it reads and writes what it remembers.
+        most: bytes that its battery can send; with more it is lost, and remembers what it did. None: any.
+    """
 
     client: int
     place: Place
+    most: int | None = None
+
+    def sends(self, payload: bytes) -> bool:
+        """Whether its battery lasts until all of it is sent."""
+        return self.most is None or len(payload) <= self.most
 
 
 class Workers:
@@ -155,13 +166,14 @@ def _begin(
 
 def _turn(t: int, turn: Turn) -> Answer | Diverged:
     replica, parts, memories, weights, buffers = _worker
-    client, place = turn
+    client, place = turn.client, turn.place
     memory = memories.read(client, place.read)
     try:
         answer, after = replica.turn(t, client, parts[client], weights, buffers, memory)
     except Diverged as why:
         return why
-    memories.write(client, place.write, after)
+    if turn.sends(answer.payload):
+        memories.write(client, place.write, after)
     return answer
 
 

@@ -23,10 +23,26 @@ from joulegrad.energy.measuring import settled
 from joulegrad.lab import models
 from joulegrad.lab.traffic import Traffic
 
-__all__ = ["AWAKE", "CACHE", "FLOP", "MEMORY", "REST", "SENT", "Machine", "Workload", "fitted", "held_out", "sending"]
+__all__ = [
+    "AWAKE",
+    "CACHE",
+    "FLOP",
+    "MEMORY",
+    "REST",
+    "SENT",
+    "TRAINING",
+    "Machine",
+    "Workload",
+    "fitted",
+    "held_out",
+    "sending",
+]
 
 REST, AWAKE, FLOP, CACHE, MEMORY, SENT = "rest s", "awake s", "FLOP", "cache bits", "memory bits", "sent bits"
+TRAINING = "training step"
 DENSITY = 0.01
+SIDE = {"cuda": 4096, "cpu": 1024}  # of the matrices of a product
+BATCH = {"cuda": 64, "cpu": 8}  # of a training step
 MiB = 2.0**20
 
 
@@ -85,7 +101,7 @@ def rest(machine: Machine) -> Workload:
 def awake(machine: Machine) -> Workload:
     """As little as keeps the device from resting: on a GPU one entry at a time, on the CPU a sum in registers."""
     if machine.device == "cuda":
-        one = torch.zeros(1, device="cuda")
+        one = torch.zeros(1, device=machine.device)
         return Workload("awake", lambda: [one.add_(1.0) for _ in range(100)], {})
     from joulegrad.jit import jit
     from joulegrad.kernels import threads
@@ -102,7 +118,7 @@ def _spin(steps: int, x: int) -> int:
 
 def product(machine: Machine) -> Workload:
     """A product of square matrices, which computes much and moves little."""
-    n = 4096 if machine.device == "cuda" else 1024
+    n = SIDE[machine.device]
     dtype = torch.bfloat16 if machine.precision == "bfloat16" else torch.float32
     a, b = machine.random(n, n).to(dtype), machine.random(n, n).to(dtype)
     out = torch.empty_like(a)
@@ -152,7 +168,7 @@ def mixture(machine: Machine) -> Workload:
 def training(machine: Machine) -> Workload:
     """A step of SGD on ResNet-18: its operations counted by torch, its traffic as `Traffic` says."""
     cuda = machine.device == "cuda"
-    batch = 64 if cuda else 8
+    batch = BATCH[machine.device]
     model: nn.Module = models.build("resnet18", (3, 32, 32), 10).to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs = machine.random(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     labels = torch.arange(batch, device=machine.device) % 10
@@ -169,7 +185,7 @@ def training(machine: Machine) -> Workload:
     with FlopCounterMode(display=False) as counter, Traffic(machine.kept) as traffic:
         step()
     amounts = {FLOP: float(counter.get_total_flops()), CACHE: traffic.cache_bits, MEMORY: traffic.memory_bits}
-    return Workload("training step", step, amounts)
+    return Workload(TRAINING, step, amounts)
 
 
 def selection(machine: Machine) -> Workload:
@@ -229,6 +245,7 @@ def sending(address: str) -> Made:
         block = os.urandom(1 << 16)
         return Workload("sending", lambda: line.sendall(block), {SENT: 8.0 * len(block)}, awake=False)
 
+    made.__name__ = "sending"
     return made
 
 

@@ -14,10 +14,10 @@ import os
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from joulegrad.profiles.kinds import DeviceProfile, LinkProfile, fields, figures
-from joulegrad.profiles.quantity import GRADES, ProfileError, Quantity, nearest, quantity
+from joulegrad.profiles.kinds import DeviceProfile, LinkProfile, P, extreme, fields, figures
+from joulegrad.profiles.quantity import GRADES, ProfileError, Quantity, nearest, parsed, quantity, readable
 
 __all__ = [
     "GRADES",
@@ -27,16 +27,19 @@ __all__ = [
     "Quantity",
     "device",
     "devices",
+    "extreme",
     "fields",
     "figures",
     "link",
     "links",
+    "nearest",
+    "parsed",
     "read",
+    "readable",
     "to_toml",
 ]
 
 HERE = Path(__file__).parent
-P = TypeVar("P", DeviceProfile, LinkProfile)
 KINDS: dict[str, type[DeviceProfile] | type[LinkProfile]] = {"device": DeviceProfile, "link": LinkProfile}
 
 

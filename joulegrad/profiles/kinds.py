@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import MISSING, dataclass
-from typing import Annotated, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from joulegrad.profiles.quantity import ProfileError, Quantity
 
-__all__ = ["DeviceProfile", "Field", "LinkProfile", "fields", "figures"]
+__all__ = ["DeviceProfile", "Field", "LinkProfile", "extreme", "fields", "figures"]
+
+MORE_IS_CHEAPER = ("ram_bytes", "cache_bytes", "frame_bytes")  # beside all that is per second
 
 
 class Field(NamedTuple):
@@ -26,7 +28,7 @@ class DeviceProfile:
     Example:
         >>> from joulegrad import profiles
         >>> print(profiles.device("rpi4").idle_watts)
-        2.7 W
+        2.70 W
     """
 
     name: str
@@ -102,6 +104,9 @@ class LinkProfile:
         return self.frame_overhead_bytes.value / self.frame_bytes.value
 
 
+P = TypeVar("P", DeviceProfile, LinkProfile)
+
+
 def fields(kind: type[DeviceProfile] | type[LinkProfile]) -> dict[str, Field]:
     """The fields that hold figures, in order.
 
@@ -124,6 +129,23 @@ def figures(profile: DeviceProfile | LinkProfile) -> dict[str, Quantity | None]:
         True
     """
     return {name: getattr(profile, name) for name in fields(type(profile))}
+
+
+def extreme(profile: P, end: Literal["low", "high"]) -> P:
+    """The profile with each figure at the end of its range where joules are lowest, or highest.
+
+    Example:
+        >>> from joulegrad import profiles
+        >>> worst = extreme(profiles.device("rpi4"), "high")
+        >>> print(worst.busy_watts, worst.train_flops_per_second)   # dear, and slow
+        7.30 W 3.00 GFLOP/s
+    """
+    changed: dict[str, Any] = {}
+    for name, q in figures(profile).items():
+        if q is not None:
+            upper = (end == "high") != (name.endswith("_per_second") or name in MORE_IS_CHEAPER)
+            changed[name] = dataclasses.replace(q, value=q.high if upper else q.low)
+    return dataclasses.replace(profile, **changed)
 
 
 def _epsilon(alpha: Quantity | None, beta: Quantity | None, bits_per_second: float) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-__all__ = ["GRADES", "UNITS", "ProfileError", "Quantity", "allowed_units", "convert", "nearest"]
+__all__ = ["GRADES", "UNITS", "ProfileError", "Quantity", "allowed_units", "convert", "nearest", "parsed", "readable"]
 
 GRADES = {
     "measured": "with a meter, by us or by you",
@@ -79,7 +80,7 @@ class Quantity:
             raise ProfileError("source is empty: name the work, the page, or how the figure was reasoned")
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} {self.unit}"
+        return readable(self.value, self.unit)
 
 
 def quantity(given: Any, unit: str) -> Quantity:
@@ -128,6 +129,51 @@ def convert(given: Any, unit: str) -> float:
             f"Allowed: {', '.join(allowed_units(unit))}"
         )
     return 1.0 if given == unit else factors[given] / factors[unit]
+
+
+def parsed(text: str, unit: str) -> float:
+    """A figure as it is typed, a number and its unit, in another unit of the same kind.
+
+    Example:
+        >>> parsed("10 Wh", "J"), parsed("2Mbit/s", "bit/s")
+        (36000.0, 2000000.0)
+        >>> parsed("3000 mAh", "J")
+        Traceback (most recent call last):
+        joulegrad.profiles.quantity.ProfileError: '3000 mAh': unit is 'mAh', which is no unit of energy. Allowed: J,
+        mJ, kJ, MJ, Wh, kWh
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s\d.].*?)\s*", text)
+    try:
+        value = float(found.group(1)) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if found is None or not math.isfinite(value):
+        raise ProfileError(f"{text!r} is no number with its unit, of which there are {', '.join(allowed_units(unit))}")
+    try:
+        return value * convert(found.group(2), unit)
+    except ProfileError as why:
+        raise ProfileError(f"{text!r}: {why}") from None
+
+
+def readable(value: float, unit: str) -> str:
+    """A figure in three digits, with a prefix where its unit takes one.
+
+    Example:
+        >>> readable(3.3e10, "FLOP/s"), readable(0.0144, "W"), readable(0.95, "pJ/bit")
+        ('33.0 GFLOP/s', '14.4 mW', '0.95 pJ/bit')
+    """
+    if unit in ("pJ/bit", "nJ/bit"):
+        return f"{value:,.3g} {unit}" if value < 1e3 else f"{value / 1e3:,.3g} {'nJ' if unit[0] == 'p' else 'µJ'}/bit"
+    if unit == "B" and value < 10_000:
+        return f"{value:,.0f} B"
+    if unit == "B":
+        for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+            if value >= size:
+                return f"{value / size:.4g} {name}"
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m")):
+        if value >= scale:
+            return f"{value / scale:#.3g}".rstrip(".") + f" {prefix}{unit}"
+    return f"{value * 1e6:.3g} µ{unit}" if value else f"0 {unit}"
 
 
 def allowed_units(unit: str) -> list[str]:
