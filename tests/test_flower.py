@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import (
     FedProx,
     FedYogi,
     Krum,
+    Strategy,
 )
 
 import joulegrad
@@ -346,6 +347,21 @@ def test_a_node_that_lost_its_model_gets_the_whole_in_the_same_round(tmp_path):
     assert [result.train_metrics_clientapp[r]["joulegrad-whole-models"] for r in (1, 2, 3, 4)] == [3, 0, 1, 1]
     assert [result.train_metrics_clientapp[r]["joulegrad-failed"] for r in (1, 2, 3, 4)] == [0, 0, 0, 0]
     assert same(result.arrays, kept.arrays)
+
+
+def test_in_flowers_own_loop_a_node_that_lost_its_model_has_it_again_a_round_later(tmp_path):
+    """So it is where another strategy goes around Sparse: nobody is asked twice in a round."""
+    grid = Rig(fleet_of(FEEDBACK, tmp_path))
+
+    def lose(round_, arrays):
+        if round_ == 1:
+            min(tmp_path.glob("*/*/model.safetensors")).unlink()
+
+    strategy = Sparse(FedAvg(fraction_evaluate=0.0), fleet=QUICK)
+    result = Strategy.start(strategy, grid, first_model(), num_rounds=3, timeout=5, evaluate_fn=lose)
+    found = result.train_metrics_clientapp
+    assert [found[t]["joulegrad-failed"] for t in (1, 2, 3)] == [0, 1, 0]
+    assert [found[t]["joulegrad-whole-models"] for t in (1, 2, 3)] == [3, 0, 1]
 
 
 def test_a_model_that_was_tampered_with_on_the_node_is_noticed(tmp_path):

@@ -16,7 +16,7 @@ from joulegrad.flower.client import NONCE, NOTES
 
 __all__ = ["Asked", "Broadcast"]
 
-RECENT = 1024  # tags of used replies, told to nodes that are not known yet
+RECENT = 8192  # tags of used replies, told to nodes that are not known yet
 
 
 @dataclass

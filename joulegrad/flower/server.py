@@ -233,7 +233,8 @@ class Sparse(Strategy):
             elif reply.has_error():
                 asked.failure = (str(reply.error.reason).strip() or f"error {reply.error.code}").splitlines()[-1][:300]
             elif _needs_whole(reply):
-                asked.failure = "it cannot keep the model"
+                asked.failure = "it has not the model that a delta builds on"
+                self.broadcast.holds.pop(asked.node, None)
             elif asked.node not in good:
                 good[asked.node] = reply
                 asked.bytes_up += _bytes_of(reply)
