@@ -15,6 +15,9 @@ import joulegrad
 
 collect_ignore = [
     "tests/fuzz_wire.py",  # `make fuzz` runs it, and needs atheris
+    "tests/flower_app",  # apps, and a program: tests start them
+    "tests/counting_proxy.py",
+    "joulegrad/flower/starter",
     "tests/compile_for_gpu.py",  # test_gpu.py runs it, in a process of its own
 ]
 if importlib.util.find_spec("triton") is None:

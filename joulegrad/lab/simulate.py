@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -69,6 +69,7 @@ class Simulation:
         device: "cpu" or "cuda".
         workers: processes on the CPU; None: one a core. Results are the same for any number.
         memories: file for what clients remember; None: a temporary one.
+        engine: makes another engine than these, of the simulation and its model.
 
     Example:
         >>> from joulegrad.lab.experiment import Experiment
@@ -87,6 +88,7 @@ class Simulation:
         device: str = "cpu",
         workers: int | None = None,
         memories: Path | None = None,
+        engine: Callable[[Simulation, torch.nn.Module], Engine] | None = None,
     ) -> None:
         self.experiment, self.device, self.t = experiment, device, 0
         self.task = data.load(experiment.data)
@@ -106,7 +108,7 @@ class Simulation:
         empty = [remembered(operator.init(self.layout), own) for operator in experiment.operators]
         self.memories = Memories(empty, memories)
         try:
-            self.engine = _engine(self, model, device, workers)
+            self.engine = engine(self, model) if engine else _engine(self, model, device, workers)
         except BaseException:
             self.memories.close()
             raise
