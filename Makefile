@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help demo test lint format verify fuzz benchmarks clean
+.PHONY: help demo test lint format docs browser verify fuzz benchmarks clean
 help:
 	@echo "make demo    five ways to send updates, compared: a table and two pictures in under a minute"
 	@echo "make test    all tests, with every example in the docs"
 	@echo "make lint    ruff, mypy --strict, the import contracts"
 	@echo "make format  let ruff format and mend what it can"
+	@echo "make docs    the site, in site/index.html; a warning is an error"
+	@echo "make browser what the report's tests in a browser need, beside a chromium of the system's"
 	@echo "make verify  the theory against independent solvers"
 	@echo "make fuzz    the decoder against RUNS=2000000 hostile payloads"
 	@echo "make benchmarks  measure again what the docs show; CIFAR10=DIR, where cifar-10-batches-py is"
@@ -35,6 +37,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html; with search: $(BIN)/python -m http.server -d site"
+
+browser: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,browser]'
+
 RUNS ?= 2000000
 fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt atheris
@@ -46,6 +56,7 @@ benchmarks: $(READY)
 	$(BIN)/python benchmarks/wire.py --cifar10 $(CIFAR10)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/pareto.py
 	$(BIN)/python benchmarks/sensitivity.py
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py

@@ -15,6 +15,9 @@ import joulegrad
 
 collect_ignore = [
     "tests/fuzz_wire.py",  # `make fuzz` runs it, and needs atheris
+    "tests/flower_app",  # apps, and a program: tests start them
+    "tests/counting_proxy.py",
+    "joulegrad/flower/starter",
     "tests/compile_for_gpu.py",  # test_gpu.py runs it, in a process of its own
 ]
 if importlib.util.find_spec("triton") is None:
@@ -23,13 +26,16 @@ elif not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its programs then run here, on numpy
 
 
+REQUIRED = {"JOULEGRAD_REAL_DATA": "NO REAL", "JOULEGRAD_BROWSER": "NO BROWSER"}  # what a skip says for want of it
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Fail what was skipped for want of real data, where `.ci/run` asks for it."""
+    """Fail what was skipped for want of real data or a browser, where `.ci/run` asks for it."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
-    required = os.environ.get("JOULEGRAD_REAL_DATA") == "required"
-    if required and report.skipped and "NO REAL" in str(report.longrepr):
+    wanted = [said for name, said in REQUIRED.items() if os.environ.get(name) == "required"]
+    if report.skipped and any(said in str(report.longrepr) for said in wanted):
         report.outcome, report.longrepr = "failed", f"{item.nodeid}: {report.longrepr[2]}"
 
 

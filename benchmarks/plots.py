@@ -23,6 +23,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from joulegrad.lab.report import papers
 from tables import PICTURES, ROOT, by_case, by_support, milliseconds, one_reading, origin, results
 
 OURS, THEIRS, INK = "#0072B2", "#E69F00", "#222222"  # Okabe and Ito's blue and orange
@@ -115,7 +116,23 @@ def wire() -> Figure:
 
 
 PEERS = ("bitmap, zlib 6", "gaps, zlib 6", "gaps, zstd 3", "int32")
-FIGURES: dict[str, Callable[[], Figure]] = {"docs/pictures/select.svg": select, "docs/pictures/wire.svg": wire}
+
+
+def reported(name: str) -> Figure:
+    """A figure of `joulegrad report`, of the runs of `pareto.json`."""
+    found = results("pareto.json")
+    with mpl.rc_context(papers.STYLE):
+        figure = papers.figure(name, found, found["settings"][0], "units", "density=0.02")
+        figure.draw_without_rendering()  # ticks are made now, in this style
+    return figure
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "docs/pictures/select.svg": select,
+    "docs/pictures/wire.svg": wire,
+    "docs/pictures/pareto.svg": lambda: reported("energy"),
+    "docs/pictures/rounds.svg": lambda: reported("rounds"),
+}
 
 
 def drawn(panels: list[Panel]) -> Figure:

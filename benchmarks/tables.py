@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from joulegrad import Device, Layout, profiles
 from joulegrad.lab.models import build
+from joulegrad.lab.report import papers
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -140,6 +141,68 @@ def select() -> str:
         multiples(cases, "server", "mean of 100 updates", server_floors(head["entries"], reading)),
     ]
     return "\n\n".join(parts)
+
+
+def on_a_gpu() -> str:
+    """Times of `select_gpu.json` beside the floor, and what was compared; or that nothing was measured."""
+    if not (RESULTS / "select_gpu.json").exists():
+        return (
+            "Not measured: there is no `benchmarks/results/select_gpu.json` in this checkout. On a machine with a GPU "
+            "of NVIDIA's, `python benchmarks/select_gpu.py --out benchmarks/results/select_gpu.json` measures, and "
+            "`python benchmarks/tables.py` puts the tables here."
+        )
+    found = results("select_gpu.json")
+    head, cases = found["header"], by_case(found["rows"])
+    reading = gpu_reading(cases)
+    compared, different = (sum(check[name] for check in found["checks"]) for name in ("cases", "different"))
+    software = ", ".join(f"{name} {head[name]}" for name in ("torch", "triton", "numba"))
+    machine = f"{head['gpu']}; {head['cpu']}, {head['cores']} cores; Python {head['python']}, {software}"
+    parts = [
+        f"Measured {head['date'][:10]} on {machine}, CUDA {head['cuda']}; medians of {head['repeats']} interleaved "
+        f"repeats; {head['entries']:,} entries. The kernels were compared with the reference {compared:,} times, and "
+        f"differed {different} times."
+    ]
+    if reading is not None:
+        parts.append(
+            f"One reading of the update took {microseconds(reading)} µs "
+            f"({4e-9 * head['entries'] / reading:,.0f} GB/s): the floor."
+        )
+    parts += ["**Microseconds**, and in brackets how many times as long as CWMP:", gpu_table(cases)]
+    return "\n\n".join(parts)
+
+
+def gpu_reading(cases: Cells) -> float | None:
+    """Seconds to read each entry once, without what starting it takes where a graph says so."""
+    rows = [case for (name, _), case in cases.items() if name == "update"]
+    for method in ("one reading, as a graph", "one reading"):
+        if any(method in case for case in rows):
+            return float(median(case[method]["seconds"] for case in rows if method in case))
+    return None
+
+
+def gpu_table(cases: Cells) -> str:
+    """A line for each method on each input, a column a density; what was not measured is a dash."""
+    densities = sorted({density for _, density in cases})
+    lines = [f"| | {' | '.join(f'{100 * d:g} %' for d in densities)} |", "|---|" + "---:|" * len(densities)]
+    methods = dict.fromkeys((name, method) for (name, _), case in cases.items() for method in case)
+    for name, method in methods:
+        cells = []
+        for density in densities:
+            case = cases.get((name, density), {})
+            if method not in case:
+                cells.append("—")
+                continue
+            taken = case[method]["seconds"]
+            ratio = "" if method == "CWMP" else f" ({multiple(taken / case['CWMP']['seconds'])})"
+            cells.append(f"{microseconds(taken)}{ratio}")
+        lines.append(f"| {name}: {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def microseconds(seconds: float) -> str:
+    """Three digits, or whole ones where there are more."""
+    found = 1e6 * seconds
+    return f"{found:,.0f}" if found >= 100 else f"{found:.3g}"
 
 
 Cells = dict[tuple[str, float], dict[str, Row]]  # input and density -> method -> row
@@ -469,9 +532,17 @@ def between(numbers: Iterable[float]) -> str:
     return least if least == largest else f"{least} to {largest}"
 
 
+def pareto() -> str:
+    """What a report says of the runs of `pareto.json`: each way against Top-K at the same density."""
+    found = results("pareto.json")
+    (setting,) = found["settings"]
+    return papers.table_markdown(found, setting, "units").strip()
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
+    "docs/concepts.md": [("benchmarks/pareto.json", pareto)],
     "docs/energy.md": [
         ("joulegrad/profiles", profile_tables),
         ("Device, classifier over convolution", five_to_one),
@@ -479,9 +550,16 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("benchmarks/sensitivity.json", sensitivity),
     ],
     "docs/measuring.md": [("benchmarks/results/calibrate-*.json", calibrations)],
-    "docs/performance.md": [("benchmarks/select.json, what was asked", aims), ("benchmarks/select.json", select)],
+    "docs/performance.md": [
+        ("benchmarks/select.json, what was asked", aims),
+        ("benchmarks/select_gpu.json", on_a_gpu),
+        ("benchmarks/select.json", select),
+    ],
 }
-PICTURES = {"docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json"}
+PICTURES = {
+    "docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json",
+    "docs/pictures/pareto.svg": "pareto.json", "docs/pictures/rounds.svg": "pareto.json",
+}  # fmt: skip
 
 
 def origin(name: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/experiments.md: its files are written, its commands run, what they print is what it shows."""
+"""The pages: their files are written, their commands run, what they print is what they show."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import json
 import re
 import runpy
 import shlex
+import sys
+import tomllib
 from pathlib import Path
 
 import experiment_keys
 import pytest
 from typer.testing import CliRunner
 
+import joulegrad
 from joulegrad.cli import app
 from joulegrad.lab import archives, experiment, models, simulate
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/experiments.md").read_text()
-ENERGY = (ROOT / "docs/energy.md").read_text()
-README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(toml|python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SUCCEEDS = {"TopKK": 2}  # what a command that is a mistake has in it, and its exit code
+# what a command that is a mistake has in it, and its exit code
+SUCCEEDS = {"TopKK": 2, "=1.5)": 2, "run --set compress.density": 2, "Quantized(ErrorFeedback": 2, "nowhere": 2}
+PAGES = {  # with console blocks: how many commands there are at least
+    "README.md": 3, "docs/energy.md": 5, "docs/experiments.md": 14, "docs/quickstart.md": 3,
+    "docs/troubleshooting.md": 5,
+    "docs/howto/device.md": 2, "docs/howto/model-and-data.md": 2, "docs/howto/operator.md": 2,
+    "docs/howto/payload.md": 3, "docs/howto/report.md": 6, "docs/howto/resume.md": 2,
+}  # fmt: skip
 
 
 def play(page: str) -> int:
@@ -56,12 +64,37 @@ def run(command: str, shown: str) -> int:
     return 1
 
 
-@pytest.mark.parametrize(
-    ("page", "commands"), [(PAGE, 14), (ENERGY, 5), (README, 3)], ids=["experiments.md", "energy.md", "README.md"]
-)
+@pytest.mark.parametrize(("page", "commands"), PAGES.items(), ids=PAGES)
 def test_what_the_page_says_can_be_done(page, commands, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert play(page) >= commands
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [name for name in ("mine", "rules", "nets", "wines") if name in sys.modules]:
+        monkeypatch.delitem(sys.modules, module)  # another page's
+    assert play((ROOT / page).read_text()) >= commands
+
+
+def test_every_block_of_every_page_is_run():
+    """A fence is a session or a file of Python, an experiment, or commands: nothing that no test reads."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        text, name = page.read_text(), str(page.relative_to(ROOT))
+        for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            if kind in ("toml", "python") and re.match(r"# (\w+\.(?:toml|py))\n", block):
+                assert name in PAGES, f"{name} has files and no test"
+            elif kind == "python":
+                assert block.startswith(">>> "), f"{name}: neither a session nor a named file:\n{block}"
+            elif kind == "toml":
+                tomllib.loads(block)  # a part of a file
+            elif kind == "console":
+                assert name in PAGES, f"{name} has commands and no test"
+            else:
+                assert kind == "", f"{name}: nothing runs a block of {kind}"
+    assert {str(page.relative_to(ROOT)) for page in pages} >= set(PAGES)
+
+
+def test_the_api_page_has_every_public_name():
+    text = (ROOT / "docs/api.md").read_text()
+    assert sorted(re.findall(r"^::: joulegrad\.(\w+)$", text, re.MULTILINE)) == sorted(joulegrad.__all__)
 
 
 def test_a_command_that_prints_something_else_is_noticed():

@@ -230,6 +230,16 @@ def test_where_compression_cannot_help_it_says_so():
     assert 'compress = "dense"' in verdict.toml(found, "resnet18", "cifar10", "joulegrad plan resnet18")
 
 
+def test_where_selecting_costs_more_than_it_saves_it_says_so():
+    found = plan("logistic", (3, 32, 32), link="ethernet", samples=5, densities=(0.5,))
+    assert found.best is found.dense
+    assert max(found.saving(way) for way in found.ways[1:]) < 0
+    said = " ".join(verdict.sentences(found))
+    assert "Top-K at 50 % comes closest and costs" in said or "CWMP at 50 % comes closest and costs" in said
+    assert "selecting and encoding take more than fewer bytes save" in said
+    assert "1-bit CWMP at 50 % sends in" in said
+
+
 def test_where_it_helps_it_recommends_the_densest_that_does():
     found = plan("mlp", link="lora-sf7", device="nrf52840", samples=50)
     assert found.best.name == "1-bit CWMP"

@@ -510,15 +510,21 @@ def test_a_row_is_complete_and_adds_up():
     for row in rows:
         assert set(row) == {
             "round", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "entries", "cost", "density",
-            "layer_entries", "layer_density", "starved_layers", "clients", "lost", "seconds",
+            "index_bytes", "value_bytes", "entropy_bytes", "layer_entries", "layer_density", "starved_layers",
+            "clients", "lost", "seconds",
         }  # fmt: skip
         assert row["entries"] == sum(row["layer_entries"]) == 3 * 79
         assert row["density"] == 3 * 79 / (3 * 79_754)
         assert row["layer_density"] == [k / (3 * n) for k, n in zip(row["layer_entries"], sizes, strict=True)]
         assert row["starved_layers"] == row["layer_entries"].count(0)
+        assert row["value_bytes"] == 4 * row["entries"]
+        assert row["index_bytes"] + row["value_bytes"] + 3 * 28 == row["bytes_up"]
+        assert 0.3 * row["index_bytes"] < row["entropy_bytes"] < row["index_bytes"] + 4 * len(sizes) * 3
         assert row["cost"] == sum(5 * k if c else k for k, c in zip(row["layer_entries"], classifier, strict=True))
         steps = ["train", "compress", "encode", "decode", "aggregate"]
         assert list(row["seconds"])[:5] == steps
         assert all(row["seconds"][name] > 0 for name in steps)
     assert {"classes": 10, "train_examples": 1438, "test_examples": 359, "clients": 3}.items() <= facts.items()
     assert facts["kernels"] == "kernels.cpu"
+    assert [sum(counts) for counts in facts["class_counts"]] == [len(part) for part in simulation.parts]
+    assert np.sum(facts["class_counts"], 0).tolist() == simulation.task.train.labels.bincount().tolist()

@@ -234,7 +234,7 @@ def plan(console: Console, model: str, found: Any) -> None:
     """What a plan has found: a dense round by phases, and the ways side by side."""
     from joulegrad.lab.verdict import WORDS
 
-    setting, dense, wide = found.setting, found.dense, console.width >= 100
+    setting, dense, wide = found.setting, found.dense, console.width >= 120
     speed = readable(found.link.up_bits_per_second.value, "bit/s")
     console.print(
         f"{escape(model)}: {found.layout.size:,} parameters, {readable(found.rehearsal.flops, 'FLOP')} an example; "

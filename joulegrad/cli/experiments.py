@@ -34,6 +34,7 @@ Examples:
   joulegrad run mine.toml --set rounds=100 --set "compress=TopK(k=500)"
   joulegrad run mine.toml --set compress.density=0.001 --out runs/sparser
   joulegrad run mine.toml --json > rounds.jsonl
+  joulegrad run mine.toml --engine flower-sim    the same, simulated by Flower
 
 \b
 Exit codes: 0 finished; 1 it went wrong on the way; 2 a mistake in the
@@ -58,6 +59,13 @@ def run(
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Also log each round here, for TensorBoard.")
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(metavar="local|flower-sim|flower", help="Who plays it; the model is the same, bit for bit."),
+    ] = "local",
+    superlink: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For --engine flower: a connection of Flower's config.toml.")
+    ] = None,
 ) -> None:
     """Play an experiment, or go on with one that was stopped or killed.
 
@@ -73,9 +81,17 @@ def run(
         if "sweep" in given:
             raise ValueError(f"{file} has a table [sweep]: it is played by joulegrad sweep {file}")
         experiment = config.Experiment.of(given)
-        folder = out or Path("runs") / f"{file.stem if file else 'digits'}-{experiment.fingerprint}"
+        name = f"{file.stem if file else 'digits'}-{experiment.fingerprint}"
+        folder = out or Path("runs") / (name if engine == "local" else f"{name}-{engine}")
         with display.Run(experiment.rounds, _mode(quiet, as_json), tensorboard) as show:
-            outcome = player.run(experiment, folder, device=device, workers=workers, seen=show.row, noted=show.note)
+            if engine == "local":
+                outcome = player.run(experiment, folder, device=device, workers=workers, seen=show.row, noted=show.note)
+            else:
+                if workers is not None or device != "cpu":
+                    raise ValueError(
+                        f"--workers and --device are for the engine local; {engine} has one process a node"
+                    )
+                outcome = _on_flower(experiment, folder, engine, superlink, show.row)
     if not outcome.finished:
         say(f"stopped after round {len(outcome.rows)} of {experiment.rounds}; the same command goes on from there")
         raise typer.Exit(STOPPED)
@@ -84,6 +100,13 @@ def run(
         assumed = any(ledger.grams_per_kwh is None for ledger in experiment.ledgers)
         for told in display.bill(accounts.bills(experiment, outcome.rows), assumed):
             display.line(show.console, told)
+
+
+def _on_flower(experiment: Any, folder: Path, engine: str, superlink: str | None, seen: Any) -> Any:
+    """What of Flower is needed may not be installed."""
+    from joulegrad.lab import distributed
+
+    return distributed.play(experiment, folder, engine=engine, connection=superlink, seen=seen)
 
 
 SWEEP_EXAMPLES = """\b

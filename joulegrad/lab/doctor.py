@@ -19,6 +19,7 @@ from joulegrad.lab.workers import cores
 
 EXTRAS = {
     "lab": ("sklearn", "scipy", "safetensors", "typer", "rich", "matplotlib", "PIL", "pooch", "requests", "filelock"),
+    "report": ("plotly",),
     "flower": ("flwr",),
     "nvml": ("pynvml",),
 }

@@ -110,6 +110,20 @@ class Way(NamedTuple):
         return sum(self.phases.values(), Range(0.0, 0.0, 0.0))
 
 
+class Case(NamedTuple):
+    """Profiles to reckon with, and how much longer than they say selecting and encoding take."""
+
+    device: DeviceProfile
+    server: DeviceProfile
+    link: LinkProfile
+    slack: float
+
+    def extreme(self, end: Literal["low", "high"]) -> Case:
+        """Everything at that end of its range."""
+        device, server = (profiles.extreme(p, end) for p in (self.device, self.server))
+        return Case(device, server, profiles.extreme(self.link, end), 1 / SLACK if end == "low" else SLACK)
+
+
 class Plan:
     """The ways side by side.
 
@@ -136,11 +150,8 @@ class Plan:
             r = setting.up_bits_per_second
             link = replace(link, up_bits_per_second=Quantity(r, "bit/s", "as asked for", "assumed", r, r))
         self.device, self.link = device, link
-        self.cases = [
-            (profiles.extreme(device, "low"), profiles.extreme(link, "low"), 1 / SLACK),
-            (device, link, 1.0),
-            (profiles.extreme(device, "high"), profiles.extreme(link, "high"), SLACK),
-        ]
+        as_they_are = Case(device, profiles.device("server-gpu"), link, 1.0)
+        self.cases = [as_they_are.extreme("low"), as_they_are, as_they_are.extreme("high")]
         self.ways = list(self._ways())
 
     @property
@@ -175,15 +186,13 @@ class Plan:
     def _way(self, name: str, density: float, operator: Compressor, counts: list[float], bits: int) -> Way:
         size = payload_bytes(self.layout, counts, bits)
         work = _readings(name, density)
-        each = [self._phases(*case, work, counts, size) for case in self.cases]
+        each = [self._phases(case, work, counts, size) for case in self.cases]
         phases = {p: Range(*(case[p] for case in each)) for p in PHASES if p in each[1]}
         seconds = 8 * size * (1 + self.link.overhead) / self.link.up_bits_per_second.value
         return Way(name, density, operator, size, seconds, phases)
 
-    def _phases(
-        self, device: DeviceProfile, link: LinkProfile, slack: float, work: tuple[float, float], counts: list[float],
-        size: float,
-    ) -> dict[str, float]:  # fmt: skip
+    def _phases(self, case: Case, work: tuple[float, float], counts: list[float], size: float) -> dict[str, float]:
+        device, server, link, slack = case
         down = 4 * (self.layout.size + self.layout.buffer_size)
         watts, reading = device.busy_watts.value, 4 * self.layout.size / device.ram_bytes_per_second.value
         up_bits, down_bits = (8 * b * (1 + link.overhead) for b in (size, down))
@@ -202,7 +211,6 @@ class Plan:
         if self.setting.boundary == "system":
             ways = ((up_bits, link.network_up_nj_per_bit), (down_bits, link.network_down_nj_per_bit))
             found["network"] = sum(1e-9 * b * q.value for b, q in ways if q is not None)
-            server = profiles.device("server-gpu")
             found["aggregate"] = sum(
                 k * SERVER_ACCESSES * access_joules(server, s.size, k / s.size, warm=False)
                 for k, s in zip(counts, self.layout.segments, strict=True)
@@ -218,11 +226,10 @@ class Plan:
     def _network_up(self, way: Way) -> Range:
         if self.setting.boundary != "system":
             return Range(0.0, 0.0, 0.0)
-        each = [
-            1e-9 * 8 * way.bytes * (1 + link.overhead) * (0.0 if (q := link.network_up_nj_per_bit) is None else q.value)
-            for _, link, _ in self.cases
-        ]
-        return Range(*each)
+        links = [case.link for case in self.cases]
+        prices = [0.0 if (q := link.network_up_nj_per_bit) is None else q.value for link in links]
+        bits = [8 * way.bytes * (1 + link.overhead) for link in links]
+        return Range(*(1e-9 * b * price for b, price in zip(bits, prices, strict=True)))
 
     @cached_property
     def touchable(self) -> Range:

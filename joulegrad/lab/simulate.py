@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -32,10 +32,14 @@ from joulegrad.lab.downlink import Downlink
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.memories import Memories, Places
 from joulegrad.lab.workers import Turn, Workers
+from joulegrad.wire import header
+from joulegrad.wire.decoding import ENTRIES, parse
+from joulegrad.wire.inspection import entropy
 
 __all__ = ["Engine", "Row", "Simulation"]
 
 Row = dict[str, Any]  # of JSON's types: a line of the rounds file
+COUNTED = 20_000  # numbers: a header says who has which classes up to so many
 
 
 class Engine(Protocol):
@@ -65,6 +69,7 @@ class Simulation:
         device: "cpu" or "cuda".
         workers: processes on the CPU; None: one a core. Results are the same for any number.
         memories: file for what clients remember; None: a temporary one.
+        engine: makes another engine than these, of the simulation and its model.
 
     Example:
         >>> from joulegrad.lab.experiment import Experiment
@@ -83,6 +88,7 @@ class Simulation:
         device: str = "cpu",
         workers: int | None = None,
         memories: Path | None = None,
+        engine: Callable[[Simulation, torch.nn.Module], Engine] | None = None,
     ) -> None:
         self.experiment, self.device, self.t = experiment, device, 0
         self.task = data.load(experiment.data)
@@ -102,7 +108,7 @@ class Simulation:
         empty = [remembered(operator.init(self.layout), own) for operator in experiment.operators]
         self.memories = Memories(empty, memories)
         try:
-            self.engine = _engine(self, model, device, workers)
+            self.engine = engine(self, model) if engine else _engine(self, model, device, workers)
         except BaseException:
             self.memories.close()
             raise
@@ -166,7 +172,15 @@ class Simulation:
             "train_examples": len(self.task.train.labels),
             "test_examples": len(self.task.test.labels),
             "clients": len(self.parts),
+            "class_counts": self._class_counts(),
         }
+
+    def _class_counts(self) -> list[list[int]] | None:
+        """Of each client, how many examples of each class it has; None where that would be a long list."""
+        labels, classes = self.task.train.labels, self.task.classes
+        if len(self.parts) * classes > COUNTED:
+            return None
+        return [labels[part].bincount(minlength=classes).tolist() for part in self.parts]
 
     def _sampled(self) -> list[int]:
         n, everybody = self.experiment.clients_per_round, len(self.parts)
@@ -270,8 +284,9 @@ class _Heard:
 
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
-        self.bytes = self.entries = self.examples = self.answers = 0
+        self.bytes = self.entries = self.examples = self.answers = self.index_bytes = 0
         self.losses: list[float] = []
+        self.entropy: list[float] = []  # bits: what each answer's indices would take, drawn at random layer by layer
         self.joules: list[float] = []
         self.layers = torch.zeros(len(prices.layout.segments), dtype=torch.int64)
         self.lost: set[int] = set()
@@ -282,13 +297,19 @@ class _Heard:
         """Decode, and count."""
         for answer in answers:
             started = time.perf_counter()
-            sent = joulegrad.decode(answer.payload, layout)
+            parsed = parse(answer.payload, layout)
+            sent = parsed.update
             decoded = time.perf_counter()
             upto = torch.searchsorted(sent.indices, layout.ends)
             self.layers += upto.diff(prepend=upto.new_zeros(1))
             self.joules.append(self.prices.total(sent.indices))
             self.losses.append(answer.loss)
             self.bytes, self.entries = self.bytes + len(answer.payload), self.entries + len(sent)
+            self.index_bytes += parsed.index_bytes
+            counts = parsed.layers[:, ENTRIES].tolist()
+            self.entropy.append(
+                math.fsum(s.size * entropy(k, s.size) for k, s in zip(counts, layout.segments, strict=True))
+            )
             self.answers += 1
             self.seconds["decode"] += decoded - started
             for name, seconds in answer.seconds.items():
@@ -305,6 +326,9 @@ class _Heard:
         return {
             "train_loss": math.fsum(self.losses) / n if n else None,
             "bytes_up": self.bytes, "entries": self.entries, "cost": math.fsum(self.joules),
+            "index_bytes": self.index_bytes,
+            "value_bytes": self.bytes - self.index_bytes - n * (header.LAYOUT.size + 4 * layout.buffer_size),
+            "entropy_bytes": math.fsum(self.entropy) / 8,
             "density": self.entries / (n * layout.size) if n else None,
             "layer_entries": self.layers.tolist(),
             "layer_density": [k / (n * s.size) for k, s in pairs] if n else None,

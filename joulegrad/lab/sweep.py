@@ -27,9 +27,9 @@ from joulegrad.lab.experiment import Experiment, changed
 from joulegrad.lab.store import count_rounds, finished, held, read_rounds
 from joulegrad.lab.workers import cores
 
-__all__ = ["LOG", "Job", "plan", "play"]
+__all__ = ["LOG", "PLAN", "Job", "plan", "play"]
 
-LOG = "log.txt"
+LOG, PLAN = "log.txt", "sweep.json"
 HELD = 3  # the exit code of a run whose folder another process holds
 SPARE = 1.25  # times the largest run's memory must be free for one more
 
@@ -112,6 +112,7 @@ def play(
         ended: is given each job when it has ended, and its exit code.
         watched: is given what is running, several times a second.
     """
+    _note(jobs)
     waiting = [job for job in jobs if not job.finished]
     most = min(at_once or (cores() if device == "cpu" else 1), max(len(waiting), 1))
     each = workers or max(cores() // most, 1)
@@ -146,6 +147,21 @@ def play(
             r.process.wait()
         raise
     return failed
+
+
+def _note(jobs: list[Job]) -> None:
+    """Write down what is planned, so that others can tell what is missing: labels by the names of folders."""
+    for out in {job.folder.parent for job in jobs}:
+        out.mkdir(parents=True, exist_ok=True)
+        file = out / PLAN
+        try:
+            before = dict(json.loads(file.read_text()))
+        except (OSError, ValueError, TypeError):
+            before = {}
+        now = {job.folder.name: job.label for job in jobs if job.folder.parent == out}
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({**before, **now}, indent=1))
+        part.replace(file)
 
 
 def _room(running: list[Running], needs: int) -> bool:

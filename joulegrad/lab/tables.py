@@ -9,7 +9,7 @@ from typing import Any
 
 from joulegrad.lab.store import HEADER, read_header, read_rounds
 
-__all__ = ["folders", "labels", "rows", "write"]
+__all__ = ["flat", "folders", "labels", "rows", "write"]
 
 LISTS = ("clients", "lost", "layer_entries", "layer_density", "ledger", "flat", "charge")  # of a row: no table's cell
 
@@ -30,7 +30,7 @@ def folders(paths: Iterable[Path]) -> list[Path]:
 def labels(runs: Iterable[Path]) -> dict[Path, str]:
     """What distinguishes each run from the others, as key=value; in the order in which they began."""
     headers = {run: read_header(run) for run in runs}
-    settings = {run: _flat(header["experiment"], "") for run, header in headers.items()}
+    settings = {run: flat(header["experiment"]) for run, header in headers.items()}
     keys = dict.fromkeys(key for found in settings.values() for key in found)
     differing = [key for key in keys if len({repr(found.get(key)) for found in settings.values()}) > 1]
     order = sorted(headers, key=lambda run: str(headers[run].get("started")))
@@ -43,14 +43,14 @@ def rows(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
         header = read_header(run)
         experiment = dict(header["experiment"])
         experiment["cost_model"] = experiment.pop("cost")  # a row's cost is Σc
-        settings = {"run": run.name, **_flat(experiment, ""), "commit": header.get("commit")}
+        settings = {"run": run.name, **flat(experiment), "commit": header.get("commit")}
         totals = dict.fromkeys(("bytes_up", "bytes_down", "entries", "cost"), 0.0)
         for row in read_rounds(run):
             for name in totals:
                 totals[name] += row[name]
             figures = {name: value for name, value in row.items() if name not in LISTS}
             counts = {name: len(row[name]) for name in ("clients", "lost", "flat") if name in row}
-            yield settings | _flat(figures, "") | counts | {f"total_{name}": t for name, t in totals.items()}
+            yield settings | flat(figures) | counts | {f"total_{name}": t for name, t in totals.items()}
 
 
 def write(table: Iterable[Mapping[str, Any]], path: Path) -> int:
@@ -74,11 +74,12 @@ def write(table: Iterable[Mapping[str, Any]], path: Path) -> int:
     return len(lines)
 
 
-def _flat(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one, with dots between their names; lists as text."""
+    found: dict[str, Any] = {}
     for name, inside in value.items():
         if isinstance(inside, Mapping):
-            flat |= _flat(inside, f"{prefix}{name}.")
+            found |= flat(inside, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = "; ".join(map(str, inside)) if isinstance(inside, list) else inside
-    return flat
+            found[prefix + name] = "; ".join(map(str, inside)) if isinstance(inside, list) else inside
+    return found

@@ -51,11 +51,17 @@ def _main(plan: Plan) -> str:
 def _advice(plan: Plan) -> str:
     best, dense = plan.best, plan.dense
     if best is dense:
-        other = max(plan.ways, key=plan.saving)
+        other, shortest = max(plan.ways[1:], key=plan.saving), min(plan.ways, key=lambda way: way.bytes)
+        saved = plan.saving(other)
+        least = f"at best it saves {_percent(saved)} of a round"
+        if saved <= 0:
+            least = (
+                f"of what was tried, {other.name} at {_percent(other.density)} comes closest and costs "
+                f"{_percent(-saved)} more: selecting and encoding take more than fewer bytes save"
+            )
         return (
-            f"Compression does not pay in joules here: at best it saves {_percent(max(plan.saving(other), 0.0))} of a "
-            f"round. Time is another matter: {other.name} at {_percent(other.density)} sends in {_seconds(other)}, "
-            f"everything in {_seconds(dense)}."
+            f"Compression does not pay in joules here: {least}. Time is another matter: {shortest.name} at "
+            f"{_percent(shortest.density)} sends in {_seconds(shortest)}, everything in {_seconds(dense)}."
         )
     return (
         f"Recommended: {best.name} at {_percent(best.density)}, the densest that saves nearly as much as any: "
@@ -80,9 +86,7 @@ def _downlink(plan: Plan) -> str:
 
 
 def _speeds(plan: Plan) -> str:
-    way = plan.best if plan.best is not plan.dense else max(plan.ways, key=plan.saving)
-    if way is plan.dense:
-        return "Nothing that was tried saves joules."
+    way = plan.best if plan.best is not plan.dense else max(plan.ways[1:], key=plan.saving)
     pays, tenth = plan.break_even_speed(way), plan.speed_where_uplink_is(0.1)
     named = f"{way.name} at {_percent(way.density)}"
     said = {None: f"{named} saves no joules at any speed", math.inf: f"{named} saves joules at any speed"}.get(

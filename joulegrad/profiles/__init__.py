@@ -47,8 +47,8 @@ def devices() -> list[str]:
     """Names of the devices that come with joulegrad.
 
     Example:
-        >>> devices()
-        ['esp32', 'jetson-nano', 'jetson-orin-nano', 'nrf52840', 'phone', 'rpi4', 'rpi5', 'server-gpu']
+        >>> [name for name in devices() if name.startswith("rpi")]
+        ['rpi4', 'rpi5']
     """
     return sorted(file.stem for file in (HERE / "devices").glob("*.toml"))
 

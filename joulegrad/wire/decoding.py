@@ -46,6 +46,9 @@ def decode(payload: bytes | bytearray | memoryview, layout: Layout) -> SparseUpd
     return parse(payload, layout).update
 
 
+ENTRIES = 5  # the column of `Parsed.layers` that says how many
+
+
 class Parsed(NamedTuple):
     """A decoded payload, with what `inspect` tells of it."""
 
