@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,9 +85,8 @@ class SparseUpdate:
                 f"values must be one float32, float16 or bfloat16 an index ({self.indices.numel()}), got "
                 f"{self.values.dtype} of shape {tuple(self.values.shape)}"
             )
-        i = self.indices
-        if len(i) and i.device.type == "cpu" and not (i[0] >= 0 and i[-1] < self.size and bool((i[1:] > i[:-1]).all())):
-            raise ValueError(f"indices must be strictly increasing and inside [0, {self.size})")
+        if self.indices.device.type == "cpu":
+            check_increasing(self.indices, self.size)
 
     def __len__(self) -> int:
         return self.indices.numel()
@@ -133,6 +134,27 @@ class SparseUpdate:
         if codes is not None:
             codes = Codes(codes.bits, *(t.to(device) for t in codes[1:]))
         return SparseUpdate(self.indices.to(device), self.values.to(device), self.size, codes, moved(self.buffers))
+
+
+def check_increasing(indices: Tensor, size: int) -> None:
+    """Refuse indices, on the CPU, that are not 0 ≤ i_0 < i_1 < … < size."""
+    if len(indices) and not (indices[0] >= 0 and indices[-1] < size and _compiled()(indices.numpy())):
+        raise ValueError(f"indices must be strictly increasing and inside [0, {size})")
+
+
+@lru_cache
+def _compiled() -> Callable[[Any], bool]:
+    from joulegrad.jit import jit
+
+    return jit(_increase)
+
+
+def _increase(x: Any) -> bool:
+    """Whether each number is larger than the one before it; reads 8 bytes a number, without branches on them."""
+    falls = 0
+    for i in range(1, len(x)):
+        falls += x[i] <= x[i - 1]
+    return falls == 0
 
 
 def _same_bits(a: Tensor | None, b: Tensor | None) -> bool:

@@ -73,17 +73,6 @@ def any_special(raw: NDArray[Any], exponent: int) -> bool:
 
 
 @jit
-def increasing(indices: Ints, size: int) -> bool:
-    """Whether 0 ≤ i_0 < i_1 < … < size."""
-    previous = -1
-    for i in indices:
-        if i <= previous:
-            return False
-        previous = i
-    return previous < size
-
-
-@jit
 def quotients(p: Ints, b: int) -> int:
     """Σ (g_i >> b): how many zeros the unary part has."""
     total, previous = 0, -1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from joulegrad import kernels
 from joulegrad.layout import Layout
-from joulegrad.sparse import Codes, SparseUpdate
+from joulegrad.sparse import Codes, SparseUpdate, check_increasing
 from joulegrad.wire import header
 
 
@@ -32,13 +32,11 @@ def encode(sparse: SparseUpdate, layout: Layout) -> bytes:
         >>> len(payload), decode(payload, layout) == sent
         (40, True)
     """
-    from joulegrad.kernels import bits
-
     if sparse.size != layout.size:
         raise ValueError(f"the update has {sparse.size} entries, the layout {layout.size}")
-    indices = np.ascontiguousarray(sparse.indices.cpu().numpy())
-    if not bits.increasing(indices, layout.size):
-        raise ValueError(f"indices must be strictly increasing and inside [0, {layout.size})")
+    on_cpu = sparse.indices.cpu()
+    check_increasing(on_cpu, layout.size)  # a GPU's have not been checked yet
+    indices = np.ascontiguousarray(on_cpu.numpy())
     ends = layout.ends.numpy()
     bounds = np.concatenate([[0], np.searchsorted(indices, ends)])
     layers, data = _indices(indices, bounds, layout)
