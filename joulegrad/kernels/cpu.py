@@ -28,7 +28,9 @@ from joulegrad.sparse import Codes
 
 __all__ = ["all_finite", "at_least", "largest", "levels", "merge", "scales", "values_of"]
 
-SAMPLE = 1 << 15
+SAMPLE = 1 << 15  # entries at most
+SAMPLED = 16  # of so many entries one, but of a small update more: a sixteenth of it is read soon enough
+FEWEST = 1 << 11
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -208,7 +210,7 @@ class Ranked(NamedTuple):
 
 def _largest(ranked: Ranked, k: int) -> Ints:
     d = ranked.size
-    m = min(d, SAMPLE)
+    m = min(d, SAMPLE, max(d // SAMPLED, FEWEST))
     worths, costs = ranked.sample(m)
     sample, rank = np.sort(worths / costs)[::-1], (m * k - 1) // d
     slack = 0 if m == d else int(4 * math.sqrt(m * (k / d) * (1 - k / d))) + 8

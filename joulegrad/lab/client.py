@@ -82,16 +82,18 @@ def shuffled(examples: int, local: LocalSGD, generator: np.random.Generator) -> 
 
 
 class Examples(NamedTuple):
-    """All examples, made ready once: normalised, and images channels-last; None where that would take too much room."""
+    """All examples, made ready once: normalised, images as the model reads them; None where it would take much room."""
 
     task: Task
     train: Tensor | None
     test: Tensor | None
+    channels_last: bool  # images are kept as N, H, W, C
 
     @classmethod
-    def of(cls, task: Task) -> Examples:
+    def of(cls, task: Task, model: nn.Module) -> Examples:
         """Normalise what is not too large to be kept."""
-        return cls(task, _ready(task, task.train), _ready(task, task.test))
+        last = len(task.shape) == 3 and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules())
+        return cls(task, _ready(task, task.train, last), _ready(task, task.test, last), last)
 
 
 class Replica:
@@ -122,13 +124,21 @@ class Replica:
         answer, state = reply(self.experiment, self.layout, t, client, update, mine, state, loss, trained)
         return answer, remembered(state, self.own)
 
+    def answer(
+        self, t: int, client: int, update: Tensor, loss: float, trained: float, memory: Memory | None
+    ) -> tuple[Answer, Memory]:
+        """The rest of a turn whose training was done elsewhere, in `trained` seconds, by a model without buffers."""
+        state = recalled(self.states[client % len(self.states)], self.own, self.fresh, memory)
+        answer, state = reply(self.experiment, self.layout, t, client, update, update[:0], state, loss, trained)
+        return answer, remembered(state, self.own)
+
     def train(self, t: int, client: int, part: Tensor, broadcast: Tensor, buffers: Tensor) -> float:
         """LocalSGD from the broadcast model: w ← w − lr · v with v ← momentum · v + ∇ + weight_decay · w."""
         local, experiment = self.experiment.local, self.experiment
         self.load(broadcast, buffers)
         self.model.train()
         noise = int(draws(experiment, NOISE, t, client).integers(2**62))
-        torch.manual_seed(noise)  # dropout layers ask the global generator
+        torch.default_generator.manual_seed(noise)  # dropout layers ask it; the GPUs' generators are left alone
         augmenting = torch.Generator().manual_seed(noise)
         rate, loss, seen, first = local.lr_at(t, experiment.rounds), torch.zeros(()), 0, True
         for batch in shuffled(len(part), local, draws(experiment, SHUFFLING, t, client)):
@@ -189,9 +199,9 @@ class Replica:
         """Some inputs as the model wants them, from those made ready if there are."""
         if ready is not None:
             inputs = ready[chosen]
-            return inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs
+            return inputs.permute(0, 3, 1, 2) if self.examples.channels_last else inputs
         inputs = data.normalised(self.task, inputs if chosen is None else inputs[chosen])
-        return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+        return inputs.contiguous(memory_format=torch.channels_last) if self.examples.channels_last else inputs
 
 
 def reply(
@@ -255,12 +265,12 @@ def remembered(state: State, own: Mapping[str, Tensor]) -> Memory:
 WORTH_KEEPING = 2**30  # bytes
 
 
-def _ready(task: Task, source: Dataset) -> Tensor | None:
-    """All inputs normalised, channels last, unless they are many: then each batch is, when its turn comes."""
+def _ready(task: Task, source: Dataset, channels_last: bool) -> Tensor | None:
+    """All inputs normalised, unless they are many: then each batch is, when its turn comes."""
     if 4 * source.inputs.numel() > WORTH_KEEPING:
         return None
     inputs = data.normalised(task, source.inputs)
-    return inputs.permute(0, 2, 3, 1).contiguous() if inputs.dim() == 4 else inputs
+    return inputs.permute(0, 2, 3, 1).contiguous() if channels_last else inputs
 
 
 def _flattened(model: nn.Module, layout: Layout) -> tuple[list[nn.Parameter], Tensor, Tensor]:
