@@ -31,6 +31,7 @@ __all__ = ["all_finite", "at_least", "largest", "levels", "merge", "scales", "va
 SAMPLE = 1 << 15  # entries at most
 SAMPLED = 16  # of so many entries one, but of a small update more: a sixteenth of it is read soon enough
 FEWEST = 1 << 11
+FEW = 1 << 17  # entries; calling two passes would take longer than they do
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -217,6 +218,8 @@ def _largest(ranked: Ranked, k: int) -> Ints:
     lower = sample[rank + slack] if rank + slack < m else -1.0
     upper = sample[rank - slack] if rank >= slack else math.inf
     room = 3 * slack * d // m + 1024
+    if d <= FEW and (chosen := _among_few(ranked, k, lower, k + room)) is not None:
+        return chosen
     while True:
         found = ranked.survey(lower, upper, room)
         above, upto_level = found.above, found.above + found.level
@@ -234,6 +237,20 @@ def _largest(ranked: Ranked, k: int) -> Ints:
             return ranked.emit(lower, place, [sum(n) + t for n, t in zip(found.counts, ties, strict=True)])
         else:
             lower, upper = -1.0, lower
+
+
+def _among_few(ranked: Ranked, k: int, lower: float, room: int) -> Ints | None:
+    """The k largest of all above `lower`, gathered in a single pass; None where they are not k."""
+    found = ranked.survey(lower, math.inf, room)
+    if found.above:
+        raise NotFinite
+    if found.band < k:
+        return None
+    places, scores = np.concatenate(found.places), np.concatenate(found.scores)
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    taken = scores > threshold
+    taken[np.flatnonzero(scores == threshold)[: k - np.count_nonzero(taken)]] = True
+    return places[taken]
 
 
 def _within(ranked: Ranked, found: Survey, rank: int) -> Ints:

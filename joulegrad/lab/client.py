@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import joulegrad
-from joulegrad import Layout
+from joulegrad import Layout, kernels
 from joulegrad.compressor import State
 from joulegrad.lab import data
 from joulegrad.lab.data import Dataset, Task
 from joulegrad.lab.experiment import Experiment, LocalSGD
+from joulegrad.state import state_tensors
 
 __all__ = [
     "Answer",
@@ -198,7 +199,7 @@ class Replica:
     def _batch(self, ready: Tensor | None, inputs: Tensor, chosen: Tensor | None) -> Tensor:
         """Some inputs as the model wants them, from those made ready if there are."""
         if ready is not None:
-            inputs = ready[chosen]
+            inputs = ready.index_select(0, chosen)
             return inputs.permute(0, 3, 1, 2) if self.examples.channels_last else inputs
         inputs = data.normalised(self.task, inputs if chosen is None else inputs[chosen])
         return inputs.contiguous(memory_format=torch.channels_last) if self.examples.channels_last else inputs
@@ -216,7 +217,7 @@ def reply(
     trained: float,
 ) -> tuple[Answer, State]:
     """Compress and encode what a client has learned in `trained` seconds, wherever that was."""
-    if not (math.isfinite(loss) and torch.isfinite(update).all()):
+    if not (math.isfinite(loss) and kernels.all_finite(update)):
         bad = (~torch.isfinite(update)).nonzero()
         where = f", first at {layout.locate(int(bad[0]))}" if len(bad) else ""
         raise Diverged(
@@ -258,8 +259,8 @@ def recalled(first: State, own: Mapping[str, Tensor], fresh: Mapping[str, Tensor
 
 
 def remembered(state: State, own: Mapping[str, Tensor]) -> Memory:
-    """An operator's state and a model's own buffers, as named tensors."""
-    return {**joulegrad.state_dict(state), **{OWN + name: buffer.clone() for name, buffer in own.items()}}
+    """An operator's state, which nobody changes any more, and a model's own buffers, as named tensors."""
+    return {**state_tensors(state), **{OWN + name: buffer.clone() for name, buffer in own.items()}}
 
 
 WORTH_KEEPING = 2**30  # bytes

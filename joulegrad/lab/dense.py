@@ -88,7 +88,7 @@ class Perceptron:
         for batches in zip(*each, strict=True):
             chosen = torch.cat([parts[c][torch.from_numpy(b)] for c, b in zip(clients, batches, strict=True)])
             ready, labels = examples.train, source.labels[chosen].view(n, -1, 1)
-            inputs = data.normalised(examples.task, source.inputs[chosen]) if ready is None else ready[chosen]
+            inputs = data.normalised(examples.task, source.inputs[chosen]) if ready is None else ready.index_select(0, chosen)
             loss += _step(layers, inputs.view(n, labels.shape[1], -1), labels, local, rate)
             seen += labels.shape[1]
         learned = torch.cat([part.reshape(n, -1) for layer in layers for part in layer.parts], 1)
