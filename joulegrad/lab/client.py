@@ -108,6 +108,9 @@ class Replica:
         self.experiment, self.layout, self.model, self.examples = experiment, layout, model, examples
         self.task = examples.task
         self.parameters, self.weights, self.gradients = _flattened(model, layout)
+        for module in model.modules():
+            if isinstance(module, nn.Flatten):
+                module.register_forward_pre_hook(_gradients_channels_last)
         self.velocity = torch.empty_like(self.weights)
         self.states = [operator.init(layout) for operator in experiment.operators]
         self.own = own_buffers(model, layout)
@@ -286,6 +289,13 @@ def _flattened(model: nn.Module, layout: Layout) -> tuple[list[nn.Parameter], Te
         place.copy_(p.detach())
         p.data, p.grad = place, _channels_last(gradients[s.start : s.stop], s.shape)
     return parameters, weights, gradients
+
+
+def _gradients_channels_last(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """What comes back through a Flatten is channels-first; turned once here, not in every operation before it."""
+    x = inputs[0]
+    if x.dim() == 4 and x.requires_grad and x.is_contiguous(memory_format=torch.channels_last):
+        x.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
 
 
 def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
