@@ -79,8 +79,13 @@ class Workers:
         """Answers as they arrive, the client with most examples first to begin."""
         self.weights.copy_(weights)
         self.buffers.copy_(buffers)
-        for answers in _results(self.pool.submit(_turns, t, group) for group in self._longest_first(turns)):
-            yield from answers
+        threads = torch.get_num_threads()
+        torch.set_num_threads(max(1, min(threads, cores() - self.count)))  # the other cores are the workers'
+        try:
+            for answers in _results(self.pool.submit(_turns, t, group) for group in self._longest_first(turns)):
+                yield from answers
+        finally:
+            torch.set_num_threads(threads)
 
     def _longest_first(self, turns: list[Turn]) -> list[list[Turn]]:
         """One turn after the other, or those that are played side by side."""
