@@ -166,7 +166,7 @@ class _ExactSum:
         self.base = 0  # the window's lowest place
 
     def add(self, indices: Tensor, terms: Tensor) -> None:
-        """Add one term to each of the given sums; the indices increase."""
+        """Add one term to each of the given sums."""
         if self.device.type == "cpu" and len(terms):
             left = self._add_to_window(indices, terms)
             indices, terms = indices[left], terms[left]
@@ -188,9 +188,6 @@ class _ExactSum:
         spilled = np.empty(len(bits), np.int64)
 
         def one(cut: slice) -> NDArray[np.int64]:
-            if len(bits) == self.size:  # increasing, and so one a sum
-                n = sums.add_all(bits, cut.start, cut.stop, window, self.base, spilled[cut])
-                return spilled[cut][:n]
             n = sums.scatter(bits[cut], rows[cut], window, self.base, spilled[cut])
             left: NDArray[np.int64] = spilled[cut][:n] + cut.start
             return left

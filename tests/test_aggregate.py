@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulegrad import Layout, Quantized, SparseUpdate, TopK, mean
-from joulegrad.kernels import sums
 
 
 def update(pairs: dict[int, float], size: int = 4, buffers: list[float] | None = None) -> SparseUpdate:
@@ -130,27 +129,3 @@ def test_half_precision_and_quantised_values():
 def test_what_cannot_be_averaged(pairs, options, message):
     with pytest.raises(ValueError, match=message):
         mean(pairs, **options)
-
-
-@pytest.mark.parametrize("scale", [0, -940, -600, -40, 40, 500, 940])
-def test_both_loops_add_a_term_exactly_or_spill_it(scale):
-    """One looks for the term's row, one adds a term to every row; what lies in no window is named, and not added."""
-    draws, n = np.random.default_rng(scale + 2000), 600  # more than a block
-    terms = np.ldexp(draws.standard_normal(n), scale + draws.integers(-70, 70, n))
-    terms[::7] = math.ldexp(3.0, scale)  # few bits
-    terms[draws.random(n) < 0.1] = 0.0
-    terms[:4] = 5e-324, -5e-324, 1e308, -math.ldexp(1.0, scale)
-    bits, rows = terms.view(np.int64), np.arange(n)
-    for base in range(max(-34, sums.place_of(bits[4:]) - 5), min(29, sums.place_of(bits[4:]) + 1) + 1):
-        window, spilled = np.zeros((2, n, 3), np.int64), np.zeros((2, n), np.int64)
-        counts = (
-            sums.scatter(bits, rows, window[0], base, spilled[0]),
-            sums.add_all(bits, 0, n, window[1], base, spilled[1]),
-        )
-        for digits, out in zip(window, (spilled[0][: counts[0]], spilled[1][: counts[1]]), strict=True):
-            added = np.ones(n, bool)
-            added[out] = False
-            units = [Fraction(2) ** (32 * (base + place)) for place in range(3)]
-            found = [sum(int(d) * u for d, u in zip(row, units, strict=True)) for row in digits]
-            assert found == [Fraction(t) if there else 0 for t, there in zip(terms, added, strict=True)]
-        assert set(spilled[1][: counts[1]]) <= set(spilled[0][: counts[0]])

@@ -87,43 +87,6 @@ def scatter(bits: Ints, indices: Ints, window: Ints, base: int, spilled: Ints) -
     return n
 
 
-BLOCK = 512  # terms
-
-
-@jit
-def add_all(bits: Ints, first: int, last: int, window: Ints, base: int, spilled: Ints) -> int:
-    """`scatter` where term i belongs to row i, from `first` to `last`: no row is looked for, several are added at once.
-
-    The digits are cut by arithmetic that is exact: a multiplication by a power of two, the whole part, the rest. What
-    underflows there lies below the window. Reads 8 bytes a term, and reads and writes its row.
-    """
-    terms, n = bits.view(np.float64), 0
-    up, unit = 2.0**32, 2.0 ** (-16 * (base + 2))  # squared, what makes the highest digit's unit 1
-    for start in range(first, last, BLOCK):
-        stop, fitting = min(start + BLOCK, last), 0
-        for i in range(start, stop):
-            t = terms[i] * unit * unit
-            high = np.int64(t) if abs(t) < up else np.int64(0)
-            rest = (t - high) * up
-            middle = np.int64(rest) if abs(rest) < up else np.int64(0)
-            rest = (rest - middle) * up
-            low = np.int64(rest) if abs(rest) < up else np.int64(0)
-            fits = np.int64((rest == low) & ((t != 0.0) | (terms[i] == 0.0)))
-            window[i, 0] += fits * low
-            window[i, 1] += fits * middle
-            window[i, 2] += fits * high
-            fitting += fits
-        if fitting < stop - start:
-            for i in range(start, stop):
-                t = terms[i] * unit * unit
-                rest = (t - np.int64(t)) * up if abs(t) < up else up
-                rest = (rest - np.int64(rest)) * up if abs(rest) < up else up
-                if abs(rest) >= up or rest != np.int64(rest) or (t == 0.0 and terms[i] != 0.0):
-                    spilled[n] = i
-                    n += 1
-    return n
-
-
 @jit
 def read(window: Ints, base: int, first: int, last: int, divisor: float, out: NDArray[np.float32]) -> None:
     """Rows of a window of three digits as floats, from the highest digit down, over a divisor.
