@@ -3,8 +3,9 @@
     python benchmarks/simulate.py --cifar10 DIR --peers DIR --workload A      # then B-CNN, then B-LR
 
 Every tool gets the same examples, the same first model and the same hyper-parameters, and is a process of its own. They
-take turns, a few rounds each, so that what else the machine does meets them alike. `--peers` has the peers'
-environments, each made once, outside of ours:
+take turns, a few rounds each, so that what else the machine does meets them alike. Each call appends a part, with its own
+header, to the result file; delete that to begin again. `--peers` has the peers' environments, each made once, outside of
+ours:
 
     python -m venv DIR/flower && DIR/flower/bin/pip install -r benchmarks/peers/requirements-flower.txt
     python -m venv DIR/pfl    && DIR/pfl/bin/pip install -r benchmarks/peers/requirements-pfl.txt
@@ -206,10 +207,9 @@ def main() -> None:
                 row = play(tool, Path(folder), arguments.peers, arguments.rounds, arguments.memory)
                 rows.append({"workload": arguments.workload, "tool": name, "turn": turn} | row)
                 print(json.dumps(rows[-1]), flush=True)
-    head["load_average_at_end"] = machine.load_average()
+        head["load_average_at_end"] = machine.load_average()
     part = {"header": head, "workload": arguments.workload, "memory": arguments.memory, "rows": rows}
-    same = (part["workload"], part["memory"])
-    found["parts"] = [p for p in found["parts"] if (p["workload"], p["memory"]) != same] + [part]
+    found["parts"].append(part)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
