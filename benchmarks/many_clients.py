@@ -2,8 +2,8 @@
 
     python benchmarks/many_clients.py        # writes results/many_clients.json
 
-Every client has ten examples of its own and error feedback on a small network; a hundred are sampled a round. What those
-who do not train remember lies in a file, so memory should not grow with their number, but for their examples.
+Every client has ten examples of its own and error feedback on a small network; a hundred are sampled a round. What
+those who do not train remember lies in a file, so memory should not grow with their number, but for their examples.
 """
 
 from __future__ import annotations

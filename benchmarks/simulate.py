@@ -3,9 +3,8 @@
     python benchmarks/simulate.py --cifar10 DIR --peers DIR --workload A      # then B-CNN, then B-LR
 
 Every tool gets the same examples, the same first model and the same hyper-parameters, and is a process of its own. They
-take turns, a few rounds each, so that what else the machine does meets them alike. Each call appends a part, with its own
-header, to the result file; delete that to begin again. `--peers` has the peers' environments, each made once, outside of
-ours:
+take turns, a few rounds each, so that what else the machine does meets them alike. Each call appends a part, with its
+own header, to the result file; delete that to begin again. `--peers` has the peers' environments, each made once:
 
     python -m venv DIR/flower && DIR/flower/bin/pip install -r benchmarks/peers/requirements-flower.txt
     python -m venv DIR/pfl    && DIR/pfl/bin/pip install -r benchmarks/peers/requirements-pfl.txt
@@ -154,7 +153,8 @@ def play(tool: Tool, folder: Path, peers: Path, rounds: int, weigh: bool) -> dic
         if process.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{errors.read()[-3000:]}")
         line = next(line for line in reversed(out.read().splitlines()) if line.startswith('{"start_seconds"'))
-    return json.loads(line) | {"peak_bytes": most or None}
+    reported: dict[str, Any] = json.loads(line)
+    return reported | {"peak_bytes": most or None}
 
 
 def proportional_bytes(mark: str) -> int:

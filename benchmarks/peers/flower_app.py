@@ -38,7 +38,7 @@ def server_app(arguments: argparse.Namespace, result: dict[str, Any]) -> ServerA
     app = ServerApp()
     work = Workload(arguments.folder)
 
-    @app.main()
+    @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         ends: list[float] = []
         strategy = FedAvg(

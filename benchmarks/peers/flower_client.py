@@ -33,7 +33,7 @@ def client_app(folder: Path, threads: int, tuned: bool, bfloat16: bool) -> Clien
     """LocalSGD, as Flower's quickstart has it."""
     app = ClientApp()
 
-    @app.train()
+    @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
         work, model = here(folder, threads, tuned)
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())

@@ -49,23 +49,27 @@ class Classifier(nn.Module):
         self.network = network
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """What local SGD lowers."""
         return cross_entropy(self.network(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
+        """None: nobody evaluates."""
         return {}
 
 
-class Clock(TrainingProcessCallback):
+class Clock(TrainingProcessCallback):  # type: ignore[misc]
     """When each round ended."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_train_begin(self, *, model: Any) -> Metrics:
+        """The first round starts."""
         self.ends.append(now())
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
+        """A round has ended."""
         self.ends.append(now())
         return False, Metrics()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Workload:
         """The model, with the weights that all begin with."""
         model = cnn() if self.model_name == "cnn" else logistic()
         nn.utils.vector_to_parameters(torch.from_numpy(self.arrays["weights"]).clone(), model.parameters())
-        return model.to(memory_format=torch.channels_last) if channels_last else model  # type: ignore[call-overload,no-any-return]
+        return model.to(memory_format=torch.channels_last) if channels_last else model  # type: ignore[call-overload]
 
     def accuracy(self, model: nn.Module) -> float:
         """On the test images, at the end: whether all have done the same work."""
@@ -84,7 +85,7 @@ def keep_memory() -> None:
 
 def report(began: float, ends: list[float], accuracy: float) -> None:
     """The last line that `simulate.py` reads: `ends` are the start of the first round and the end of each."""
-    rounds = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    rounds = [after - before for before, after in pairwise(ends)]
     print("\n" + json.dumps({"start_seconds": ends[0] - began, "rounds": rounds, "accuracy": accuracy}), flush=True)
 
 

@@ -250,7 +250,8 @@ def _among_few(ranked: Ranked, k: int, lower: float, room: int) -> Ints | None:
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
     taken = scores > threshold
     taken[np.flatnonzero(scores == threshold)[: k - np.count_nonzero(taken)]] = True
-    return places[taken]
+    chosen: Ints = places[taken]
+    return chosen
 
 
 def _within(ranked: Ranked, found: Survey, rank: int) -> Ints:

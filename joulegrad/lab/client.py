@@ -201,7 +201,7 @@ class Replica:
 
     def _batch(self, ready: Tensor | None, inputs: Tensor, chosen: Tensor | None) -> Tensor:
         """Some inputs as the model wants them, from those made ready if there are."""
-        if ready is not None:
+        if ready is not None and chosen is not None:
             inputs = ready.index_select(0, chosen)
             return inputs.permute(0, 3, 1, 2) if self.examples.channels_last else inputs
         inputs = data.normalised(self.task, inputs if chosen is None else inputs[chosen])

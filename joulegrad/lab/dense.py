@@ -6,8 +6,9 @@ one tensor, clients x outputs x inputs, and the gradients of all are one product
 
     ∂ loss / ∂ W = δᵀ x        δ = ∂ loss / ∂ (x Wᵀ + b)
 
-The operations and their order are autograd's and `Replica`'s. Who learns beside whom depends on the round alone, so
-results are the same for any number of processes, whatever a library makes of a batch of products.
+The operations and their order are autograd's and `Replica`'s, so what a client learns is what it would learn alone, up
+to the order in which a library adds inside a product. Who learns beside whom depends on the round alone: results are
+the same to the bit for any number of processes.
 """
 
 from __future__ import annotations
@@ -88,7 +89,11 @@ class Perceptron:
         for batches in zip(*each, strict=True):
             chosen = torch.cat([parts[c][torch.from_numpy(b)] for c, b in zip(clients, batches, strict=True)])
             ready, labels = examples.train, source.labels[chosen].view(n, -1, 1)
-            inputs = data.normalised(examples.task, source.inputs[chosen]) if ready is None else ready.index_select(0, chosen)
+            inputs = (
+                data.normalised(examples.task, source.inputs[chosen])
+                if ready is None
+                else ready.index_select(0, chosen)
+            )
             loss += _step(layers, inputs.view(n, labels.shape[1], -1), labels, local, rate)
             seen += labels.shape[1]
         learned = torch.cat([part.reshape(n, -1) for layer in layers for part in layer.parts], 1)
@@ -115,9 +120,10 @@ class Layer:
         self.velocities: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        """x Wᵀ + b."""
+        """Outputs, x Wᵀ + b."""
         weight, *bias = self.parts
-        return torch.baddbmm(*bias, x, weight.transpose(1, 2)) if bias else torch.bmm(x, weight.transpose(1, 2))
+        turned = weight.transpose(1, 2)
+        return torch.baddbmm(bias[0], x, turned) if bias else torch.bmm(x, turned)
 
     def backward(self, delta: Tensor, x: Tensor) -> None:
         """∂ loss / ∂ W = δᵀ x, ∂ loss / ∂ b = Σ δ."""
@@ -127,7 +133,7 @@ class Layer:
             torch.sum(delta, 1, keepdim=True, out=b)
 
     def step(self, local: LocalSGD, rate: float) -> None:
-        """w ← w − lr · v with v ← momentum · v + ∇ + weight_decay · w."""
+        """SGD: w ← w − lr · v with v ← momentum · v + ∇ + weight_decay · w."""
         if local.weight_decay:
             torch._foreach_add_(self.gradients, self.parts, alpha=local.weight_decay)
         if not local.momentum:

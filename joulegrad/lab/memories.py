@@ -55,7 +55,7 @@ class Memories:
         if place is None:
             return None
         raw, found, at = np.empty(self.stride, np.uint8), {}, 0
-        got = os.preadv(self.file.fileno(), [raw], self._offset(client, place))
+        got = os.preadv(self.file.fileno(), [raw.data], self._offset(client, place))
         for name, like in self._kind(client).items():
             size = like.numel() * like.element_size()
             if at + size > got:

@@ -173,9 +173,11 @@ def _begin(
 
 
 def _turns(t: int, turns: list[Turn]) -> list[Answer | Diverged]:
-    replica, parts, memories, weights, buffers, dense = _worker
+    replica, parts, _, weights, buffers, dense = _worker
     if dense is None:
-        return [_kept(turn, partial(replica.turn, t, turn.client, parts[turn.client], weights, buffers)) for turn in turns]
+        return [
+            _kept(turn, partial(replica.turn, t, turn.client, parts[turn.client], weights, buffers)) for turn in turns
+        ]
     started, clients = time.perf_counter(), [turn.client for turn in turns]
     learned = list(dense.train(t, clients, parts, replica.examples, weights))
     each = (time.perf_counter() - started) / len(turns)
