@@ -200,6 +200,7 @@ def main() -> None:
     head = machine.header("benchmarks/simulate.py", options + ["--memory"] * arguments.memory)
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"parts": []}
     rows: list[dict[str, Any]] = []
+    found["parts"].append({"header": head, "workload": arguments.workload, "memory": arguments.memory, "rows": rows})
     with tempfile.TemporaryDirectory() as folder:
         write(experiment, Path(folder))
         for turn in range(arguments.turns):
@@ -207,10 +208,8 @@ def main() -> None:
                 row = play(tool, Path(folder), arguments.peers, arguments.rounds, arguments.memory)
                 rows.append({"workload": arguments.workload, "tool": name, "turn": turn} | row)
                 print(json.dumps(rows[-1]), flush=True)
-        head["load_average_at_end"] = machine.load_average()
-    part = {"header": head, "workload": arguments.workload, "memory": arguments.memory, "rows": rows}
-    found["parts"].append(part)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+                head["load_average_at_end"] = machine.load_average()
+                arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
