@@ -13,24 +13,19 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
-import subprocess
 import zlib
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load, save
 from torch import Tensor
 
-import joulegrad
 from joulegrad.lab.experiment import Experiment
+from joulegrad.lab.provenance import provenance, versions
 
 __all__ = ["Damaged", "Folder", "Held", "count_rounds", "finished", "held", "read_header", "read_rounds"]
 
@@ -120,7 +115,7 @@ class Folder:
                 f"{self.path} holds another experiment: its {key} is {found.get(key)!r}, not {wanted[key]!r}"
                 f"{f' (and {len(differing) - 1} more differ)' if len(differing) > 1 else ''}; choose another folder"
             )
-        then, now = header.get("versions"), _versions()
+        then, now = header.get("versions"), versions()
         if then != now:
             self.notes.append(f"the run began with {_listed(then)} and goes on with {_listed(now)}: it may differ")
 
@@ -218,45 +213,8 @@ def _parts(checkpoint: Path) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-def provenance() -> dict[str, Any]:
-    """Versions, commit, machine and time: what a result's header has."""
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain")),
-        "versions": _versions(),
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _versions() -> dict[str, str | None]:
-    packages = {name: _version(name) for name in ("torch", "numpy", "numba", "triton")}
-    return {"joulegrad": joulegrad.__version__, **packages}
-
-
 def _listed(versions: Mapping[str, str | None] | None) -> str:
     return ", ".join(f"{name} {v}" for name, v in (versions or {}).items() if v) or "unknown versions"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    """Of the checkout that the package lies in; None where there is none."""
-    try:
-        found = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    except OSError:
-        return None
-    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def _write(path: Path, raw: bytes) -> None:
