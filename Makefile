@@ -14,7 +14,7 @@ help:
 	@echo "make browser what the report's tests in a browser need, beside a chromium of the system's"
 	@echo "make verify  the theory against independent solvers"
 	@echo "make fuzz    the decoder against RUNS=2000000 hostile payloads"
-	@echo "make benchmarks  measure again what the docs show; CIFAR10=DIR, where cifar-10-batches-py is"
+	@echo "make benchmarks  measure again what the docs show; CIFAR10=DIR, where cifar-10-batches-py is; makes PEERS=DIR"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,13 +51,24 @@ fuzz: $(READY)
 	cd tests && ../$(BIN)/python fuzz_wire.py -runs=$(RUNS) -max_len=2048 -rss_limit_mb=8192 ../scratch/corpus
 
 CIFAR10 ?= scratch/cifar10
-benchmarks: $(READY)
+PEERS ?= scratch/peers
+$(PEERS)/%/ready: benchmarks/peers/requirements-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+SIMULATE = $(BIN)/python benchmarks/simulate.py --cifar10 $(CIFAR10) --peers $(PEERS)
+benchmarks: $(READY) $(PEERS)/flower/ready $(PEERS)/pfl/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python benchmarks/wire.py --cifar10 $(CIFAR10)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/pareto.py
 	$(BIN)/python benchmarks/sensitivity.py
+	rm -f benchmarks/results/simulate.json
+	for workload in A B-CNN B-LR; do $(SIMULATE) --workload $$workload || exit 1; done
+	$(SIMULATE) --workload A --memory --turns 1 --rounds 2
+	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py
 

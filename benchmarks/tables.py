@@ -23,6 +23,7 @@ from functools import partial
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+import simulator_tables
 from joulegrad import Device, Layout, profiles
 from joulegrad.lab.models import build
 from joulegrad.lab.report import papers
@@ -539,6 +540,32 @@ def pareto() -> str:
     return papers.table_markdown(found, setting, "units").strip()
 
 
+def simulator_aims() -> str:
+    """What was asked of the simulator, as ratios of times in `simulate.json`, and where it is missed."""
+    lines = ["| time over time | asked | found | missed |", "|---|---|---|---|"]
+    for what, limit, found in simulator_tables.asked(results("simulate.json")):
+        aim = Aim(f"{what}, {', '.join(found)}", limit, True, found)
+        lines.append(aim.line())
+    return "\n".join(lines)
+
+
+def simulator() -> str:
+    """Seconds a round of every tool, and what they learned."""
+    found = results("simulate.json")
+    return "\n\n".join(
+        [
+            simulator_tables.simulator(found),
+            "**Accuracy after so many rounds**, which says that all have done the same work:",
+            simulator_tables.accuracies(found),
+        ]
+    )
+
+
+def many_clients() -> str:
+    """Memory and time of `many_clients.json`."""
+    return simulator_tables.many_clients(results("many_clients.json"))
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
@@ -554,6 +581,11 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("benchmarks/select.json, what was asked", aims),
         ("benchmarks/select_gpu.json", on_a_gpu),
         ("benchmarks/select.json", select),
+    ],
+    "docs/simulator.md": [
+        ("benchmarks/simulate.json, what was asked", simulator_aims),
+        ("benchmarks/simulate.json", simulator),
+        ("benchmarks/many_clients.json", many_clients),
     ],
 }
 PICTURES = {

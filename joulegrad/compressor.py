@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -135,7 +136,12 @@ def how_many(rule: Any, size: int) -> int:
     """k, or the density's share of all entries: its decimal word times size, rounded down, at least one."""
     if rule.k is not None:
         return min(int(rule.k), size)
-    return min(max(int(Fraction(repr(float(rule.density))) * size), 1), size)
+    return _share(float(rule.density), size)
+
+
+@lru_cache
+def _share(density: float, size: int) -> int:
+    return min(max(int(Fraction(repr(density)) * size), 1), size)
 
 
 def nested(operator: Any) -> Iterator[Any]:

@@ -36,8 +36,12 @@ def state_dict(state: State) -> dict[str, Tensor]:
         >>> sorted(saved), saved["residual"]
         (['fingerprint', 'residual'], tensor([0., 0.]))
     """
-    tensors = {name: tensor.clone() for name, tensor in _tensors(state, "")}
-    return {**tensors, "fingerprint": _fingerprint(state)}
+    return {name: tensor.clone() for name, tensor in state_tensors(state).items()}
+
+
+def state_tensors(state: State) -> dict[str, Tensor]:
+    """The same without a copy, for those who write it down at once."""
+    return {**dict(_tensors(state, "")), "fingerprint": _fingerprint(state)}
 
 
 def load_state_dict(state: State, tensors: Mapping[str, Tensor]) -> State:
@@ -50,7 +54,7 @@ def load_state_dict(state: State, tensors: Mapping[str, Tensor]) -> State:
         >>> load_state_dict(fresh, saved).residual
         tensor([1., 2.])
     """
-    expected = {**dict(_tensors(state, "")), "fingerprint": _fingerprint(state)}
+    expected = state_tensors(state)
     if missing := sorted(set(expected) - set(tensors)):
         raise ValueError(f"the saved state lacks {missing}; was it another operator's? it has {sorted(tensors)}")
     if extra := sorted(set(tensors) - set(expected)):

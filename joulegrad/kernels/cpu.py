@@ -29,7 +29,9 @@ from joulegrad.sparse import Codes
 
 __all__ = ["all_finite", "at_least", "largest", "levels", "merge", "scales", "values_of"]
 
-SAMPLE = 1 << 14
+SAMPLE = 1 << 14  # entries at most
+SAMPLED = 16  # of so many entries one, but of a small update more: a sixteenth of it is read soon enough
+FEWEST = 1 << 11
 MANY = 1 << 31  # entries whose places do not fit in four bytes
 NORMAL = 2.0**-1000  # below, scores may be rounded so much that cheaper comparisons say nothing of them
 Doubles = NDArray[np.float64]
@@ -330,7 +332,7 @@ class Bracket(NamedTuple):
 def _bracket(ranked: Ranked, k: int) -> tuple[Bracket, int, int]:
     """By a sample; and how many scores are expected between the two, and from the lower one up, at most."""
     d = ranked.size
-    m = min(d, SAMPLE)
+    m = min(d, SAMPLE, max(d // SAMPLED, FEWEST))
     worths, costs = ranked.sample(m)
     sample, rank = np.sort(worths / costs)[::-1], (m * k - 1) // d
     slack = 0 if m == d else int(4 * math.sqrt(m * (k / d) * (1 - k / d))) + 8

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import joulegrad
-from joulegrad import Layout
+from joulegrad import Layout, kernels
 from joulegrad.compressor import State
 from joulegrad.lab import data
 from joulegrad.lab.data import Dataset, Task
 from joulegrad.lab.experiment import Experiment, LocalSGD
+from joulegrad.state import state_tensors
 
 __all__ = [
     "Answer",
@@ -82,16 +83,18 @@ def shuffled(examples: int, local: LocalSGD, generator: np.random.Generator) -> 
 
 
 class Examples(NamedTuple):
-    """All examples, made ready once: normalised, and images channels-last; None where that would take too much room."""
+    """All examples, made ready once: normalised, images as the model reads them; None where it would take much room."""
 
     task: Task
     train: Tensor | None
     test: Tensor | None
+    channels_last: bool  # images are kept as N, H, W, C
 
     @classmethod
-    def of(cls, task: Task) -> Examples:
+    def of(cls, task: Task, model: nn.Module) -> Examples:
         """Normalise what is not too large to be kept."""
-        return cls(task, _ready(task, task.train), _ready(task, task.test))
+        last = len(task.shape) == 3 and any(isinstance(m, nn.modules.conv._ConvNd) for m in model.modules())
+        return cls(task, _ready(task, task.train, last), _ready(task, task.test, last), last)
 
 
 class Replica:
@@ -105,6 +108,9 @@ class Replica:
         self.experiment, self.layout, self.model, self.examples = experiment, layout, model, examples
         self.task = examples.task
         self.parameters, self.weights, self.gradients = _flattened(model, layout)
+        for module in model.modules():
+            if isinstance(module, nn.Flatten):
+                module.register_forward_pre_hook(_gradients_channels_last)
         self.velocity = torch.empty_like(self.weights)
         self.states = [operator.init(layout) for operator in experiment.operators]
         self.own = own_buffers(model, layout)
@@ -122,13 +128,21 @@ class Replica:
         answer, state = reply(self.experiment, self.layout, t, client, update, mine, state, loss, trained)
         return answer, remembered(state, self.own)
 
+    def answer(
+        self, t: int, client: int, update: Tensor, loss: float, trained: float, memory: Memory | None
+    ) -> tuple[Answer, Memory]:
+        """The rest of a turn whose training was done elsewhere, in `trained` seconds, by a model without buffers."""
+        state = recalled(self.states[client % len(self.states)], self.own, self.fresh, memory)
+        answer, state = reply(self.experiment, self.layout, t, client, update, update[:0], state, loss, trained)
+        return answer, remembered(state, self.own)
+
     def train(self, t: int, client: int, part: Tensor, broadcast: Tensor, buffers: Tensor) -> float:
         """LocalSGD from the broadcast model: w ← w − lr · v with v ← momentum · v + ∇ + weight_decay · w."""
         local, experiment = self.experiment.local, self.experiment
         self.load(broadcast, buffers)
         self.model.train()
         noise = int(draws(experiment, NOISE, t, client).integers(2**62))
-        torch.manual_seed(noise)  # dropout layers ask the global generator
+        torch.default_generator.manual_seed(noise)  # dropout layers ask it; the GPUs' generators are left alone
         augmenting = torch.Generator().manual_seed(noise)
         rate, loss, seen, first = local.lr_at(t, experiment.rounds), torch.zeros(()), 0, True
         for batch in shuffled(len(part), local, draws(experiment, SHUFFLING, t, client)):
@@ -187,11 +201,11 @@ class Replica:
 
     def _batch(self, ready: Tensor | None, inputs: Tensor, chosen: Tensor | None) -> Tensor:
         """Some inputs as the model wants them, from those made ready if there are."""
-        if ready is not None:
-            inputs = ready[chosen]
-            return inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs
+        if ready is not None and chosen is not None:
+            inputs = ready.index_select(0, chosen)
+            return inputs.permute(0, 3, 1, 2) if self.examples.channels_last else inputs
         inputs = data.normalised(self.task, inputs if chosen is None else inputs[chosen])
-        return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+        return inputs.contiguous(memory_format=torch.channels_last) if self.examples.channels_last else inputs
 
 
 def reply(
@@ -206,7 +220,7 @@ def reply(
     trained: float,
 ) -> tuple[Answer, State]:
     """Compress and encode what a client has learned in `trained` seconds, wherever that was."""
-    if not (math.isfinite(loss) and torch.isfinite(update).all()):
+    if not (math.isfinite(loss) and kernels.all_finite(update)):
         bad = (~torch.isfinite(update)).nonzero()
         where = f", first at {layout.locate(int(bad[0]))}" if len(bad) else ""
         raise Diverged(
@@ -248,19 +262,19 @@ def recalled(first: State, own: Mapping[str, Tensor], fresh: Mapping[str, Tensor
 
 
 def remembered(state: State, own: Mapping[str, Tensor]) -> Memory:
-    """An operator's state and a model's own buffers, as named tensors."""
-    return {**joulegrad.state_dict(state), **{OWN + name: buffer.clone() for name, buffer in own.items()}}
+    """An operator's state, which nobody changes any more, and a model's own buffers, as named tensors."""
+    return {**state_tensors(state), **{OWN + name: buffer.clone() for name, buffer in own.items()}}
 
 
 WORTH_KEEPING = 2**30  # bytes
 
 
-def _ready(task: Task, source: Dataset) -> Tensor | None:
-    """All inputs normalised, channels last, unless they are many: then each batch is, when its turn comes."""
+def _ready(task: Task, source: Dataset, channels_last: bool) -> Tensor | None:
+    """All inputs normalised, unless they are many: then each batch is, when its turn comes."""
     if 4 * source.inputs.numel() > WORTH_KEEPING:
         return None
     inputs = data.normalised(task, source.inputs)
-    return inputs.permute(0, 2, 3, 1).contiguous() if inputs.dim() == 4 else inputs
+    return inputs.permute(0, 2, 3, 1).contiguous() if channels_last else inputs
 
 
 def _flattened(model: nn.Module, layout: Layout) -> tuple[list[nn.Parameter], Tensor, Tensor]:
@@ -275,6 +289,13 @@ def _flattened(model: nn.Module, layout: Layout) -> tuple[list[nn.Parameter], Te
         place.copy_(p.detach())
         p.data, p.grad = place, _channels_last(gradients[s.start : s.stop], s.shape)
     return parameters, weights, gradients
+
+
+def _gradients_channels_last(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """What comes back through a Flatten is channels-first; turned once here, not in every operation before it."""
+    x = inputs[0]
+    if x.dim() == 4 and x.requires_grad and x.is_contiguous(memory_format=torch.channels_last):
+        x.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
 
 
 def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:

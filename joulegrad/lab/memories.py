@@ -54,16 +54,16 @@ class Memories:
         """What the client remembers; None: it has never trained."""
         if place is None:
             return None
-        raw, found, at = os.pread(self.file.fileno(), self.stride, self._offset(client, place)), {}, 0
+        raw, found, at = np.empty(self.stride, np.uint8), {}, 0
+        got = os.preadv(self.file.fileno(), [raw.data], self._offset(client, place))
         for name, like in self._kind(client).items():
             size = like.numel() * like.element_size()
-            if at + size > len(raw):
+            if at + size > got:
                 raise OSError(
-                    f"{self.path} is cut short: of what client {client} remembers there are {len(raw)} bytes of "
+                    f"{self.path} is cut short: of what client {client} remembers there are {got} bytes of "
                     f"{self.stride}. The run cannot go on; delete its folder to begin again"
                 )
-            flat = torch.frombuffer(bytearray(raw[at : at + size]), dtype=like.dtype) if size else like.reshape(-1)
-            found[name] = flat.view(like.shape)
+            found[name] = torch.from_numpy(raw[at : at + size]).view(like.dtype).view(like.shape)
             at += size
         return found
 
@@ -74,8 +74,11 @@ class Memories:
             if memory[name].shape != like.shape or memory[name].dtype != like.dtype:
                 raise ValueError(f"{name} of client {client} has changed its shape: {tuple(memory[name].shape)}")
         if place is not None and self.stride:
-            parts = [memory[name].contiguous().reshape(-1).view(torch.uint8).numpy() for name in kind]
-            _write_all(self.file.fileno(), np.concatenate(parts), self._offset(client, place))
+            at = self._offset(client, place)
+            for name in kind:
+                raw = memory[name].contiguous().reshape(-1).view(torch.uint8).numpy()
+                _write_all(self.file.fileno(), raw, at)
+                at += raw.nbytes
 
     def sync(self) -> None:
         """Wait until everything written is on the disk; a temporary file is not worth it."""

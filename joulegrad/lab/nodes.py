@@ -67,7 +67,7 @@ def _played(text: str) -> Played:
         torch.manual_seed(experiment.seed)
         model = models.build(experiment.model, task.shape, task.classes)
     layout = Layout.of(model, buffers=experiment.buffers)
-    return Played(experiment, Replica(experiment, Examples.of(task), layout, model), parts, _form(layout))
+    return Played(experiment, Replica(experiment, Examples.of(task, model), layout, model), parts, _form(layout))
 
 
 def _form(layout: Layout) -> Form:
@@ -130,7 +130,7 @@ class Nodes:
     def __init__(self, simulation: Simulation, model: torch.nn.Module, grid: Grid, folder: Path) -> None:
         torch.set_num_threads(1)
         self.simulation, self.grid, self.file = simulation, grid, folder / FLEET
-        self.replica = Replica(simulation.experiment, Examples.of(simulation.task), simulation.layout, model)
+        self.replica = Replica(simulation.experiment, Examples.of(simulation.task, model), simulation.layout, model)
         self.fleet, self.limits = Fleet(poll_seconds=0.1), Limits(norm=1e6, most_examples=10**9)
         arrays = _arrays(simulation.layout, simulation.weights, simulation.buffers)
         self.broadcast = Broadcast(arrays, _form(simulation.layout))

@@ -11,18 +11,21 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from joulegrad import Layout
-from joulegrad.lab.client import Answer, Diverged, Examples, Replica
+from joulegrad.lab.client import Answer, Diverged, Examples, Memory, Replica
 from joulegrad.lab.data import Task
+from joulegrad.lab.dense import Perceptron, together
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.memories import Memories, Place
 
@@ -76,7 +79,9 @@ class Workers:
         self.buffers = torch.zeros(layout.buffer_size).share_memory_()
         self.count = min(count or cores(), experiment.clients_per_round or len(parts))
         method = "fork" if "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" else "spawn"
-        everything = (experiment, Examples.of(task), layout, model, parts, memories, self.weights, self.buffers)
+        self.dense = Perceptron.of(model, experiment, task.shape)
+        examples = Examples.of(task, model)
+        everything = (experiment, examples, layout, model, parts, memories, self.weights, self.buffers, self.dense)
         self.pool = ProcessPoolExecutor(
             self.count, multiprocessing.get_context(method), _begin, (os.getpid(), *everything)
         )
@@ -85,8 +90,20 @@ class Workers:
         """Answers as they arrive, the client with most examples first to begin."""
         self.weights.copy_(weights)
         self.buffers.copy_(buffers)
-        longest_first = sorted(turns, key=lambda turn: -len(self.parts[turn.client]))
-        yield from _results(self.pool.submit(_turn, t, turn) for turn in longest_first)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(max(1, min(threads, cores() - self.count)))  # the other cores are the workers'
+        try:
+            for answers in _results(self.pool.submit(_turns, t, group) for group in self._longest_first(turns)):
+                yield from answers
+        finally:
+            torch.set_num_threads(threads)
+
+    def _longest_first(self, turns: list[Turn]) -> list[list[Turn]]:
+        """One turn after the other, or those that are played side by side."""
+        if self.dense is None:
+            return [[turn] for turn in sorted(turns, key=lambda turn: -len(self.parts[turn.client]))]
+        by_client = {turn.client: turn for turn in turns}
+        return [[by_client[client] for client in group] for group in together(list(by_client), self.parts)]
 
     def evaluate(self, weights: Tensor, buffers: Tensor) -> tuple[float, float]:
         """Accuracy and mean loss on the test examples."""
@@ -139,6 +156,7 @@ class _Worker(NamedTuple):
     memories: Memories
     weights: Tensor
     buffers: Tensor
+    dense: Perceptron | None
 
 
 _worker: _Worker
@@ -154,6 +172,7 @@ def _begin(
     memories: Memories,
     weights: Tensor,
     buffers: Tensor,
+    dense: Perceptron | None,
 ) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -161,19 +180,34 @@ def _begin(
     die_with(parent)
     _keep_memory()
     torch.set_num_threads(1)
-    _worker = _Worker(Replica(experiment, examples, layout, model), parts, memories, weights, buffers)
+    _worker = _Worker(Replica(experiment, examples, layout, model), parts, memories, weights, buffers, dense)
 
 
-def _turn(t: int, turn: Turn) -> Answer | Diverged:
-    replica, parts, memories, weights, buffers = _worker
-    client, place = turn.client, turn.place
-    memory = memories.read(client, place.read)
+def _turns(t: int, turns: list[Turn]) -> list[Answer | Diverged]:
+    replica, parts, _, weights, buffers, dense = _worker
+    if dense is None:
+        return [
+            _kept(turn, partial(replica.turn, t, turn.client, parts[turn.client], weights, buffers)) for turn in turns
+        ]
+    started, clients = time.perf_counter(), [turn.client for turn in turns]
+    learned = list(dense.train(t, clients, parts, replica.examples, weights))
+    each = (time.perf_counter() - started) / len(turns)
+    return [
+        _kept(turn, partial(replica.answer, t, turn.client, update, loss, each))
+        for turn, (update, loss) in zip(turns, learned, strict=True)
+    ]
+
+
+def _kept(turn: Turn, play: Callable[[Memory | None], tuple[Answer, Memory]]) -> Answer | Diverged:
+    """A client's turn between reading and writing what it remembers."""
+    memories = _worker.memories
+    memory = memories.read(turn.client, turn.place.read)
     try:
-        answer, after = replica.turn(t, client, parts[client], weights, buffers, memory)
+        answer, after = play(memory)
     except Diverged as why:
         return why
     if turn.sends(answer.payload):
-        memories.write(client, place.write, after)
+        memories.write(turn.client, turn.place.write, after)
     return answer
 
 
