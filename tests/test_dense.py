@@ -39,7 +39,7 @@ def one_thread():
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
-@pytest.mark.parametrize("sizes", [(64, 10), (64, 33, 10), (64, 40, 20, 10)], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 10), (64, 36, 10), (64, 40, 20, 10)], ids=str)
 @pytest.mark.parametrize(
     "local",
     [
@@ -52,7 +52,7 @@ def one_thread():
     ids=["plain", "momentum", "weight decay", "both, two epochs", "three steps"],
 )
 def test_side_by_side_is_as_alone(local, sizes, bias):
-    """To the bit where rows are as long as vectors; else a library may add in another order, by where memory lies."""
+    """To the bit, so that every engine comes to the same model."""
     torch.manual_seed(1)
     experiment, model = replace(BASE, local=local), network(*sizes, bias=bias)
     layout, examples = Layout.of(model), Examples.of(TASK, model)
@@ -61,9 +61,7 @@ def test_side_by_side_is_as_alone(local, sizes, bias):
     alone = Replica(experiment, examples, layout, model)
     for client, (update, loss) in enumerate(several):
         expected = alone.train(2, client, parts[client], weights, torch.zeros(0))
-        if 33 not in sizes:
-            assert torch.equal(update, weights - alone.values())
-        torch.testing.assert_close(update, weights - alone.values(), rtol=1e-5, atol=1e-6)
+        assert torch.equal(update, weights - alone.values())
         assert update.abs().max() > 1e-3
         assert loss == pytest.approx(expected, rel=1e-5)
 
@@ -84,12 +82,13 @@ def test_the_same_for_any_number_of_workers():
         nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 10)),
         nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10)),
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU()),
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 33), nn.ReLU(), nn.Linear(33, 10)),
         nn.Sequential(nn.Flatten(2), nn.Linear(64, 10)),
         nn.Sequential(nn.Linear(8, 10)),
         nn.Sequential(nn.Flatten(), nn.Linear(64, 3000), nn.ReLU(), nn.Linear(3000, 10)),
         nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
     ],
-    ids=["norm", "tanh", "ends in a ReLU", "another Flatten", "not flattened", "large", "convolution"],
+    ids=["norm", "tanh", "ends in a ReLU", "odd rows", "another Flatten", "not flattened", "large", "convolution"],
 )
 def test_other_networks_learn_alone(model):
     assert Perceptron.of(model, BASE, TASK.shape) is None

@@ -26,6 +26,7 @@ from joulegrad.lab.experiment import Experiment, LocalSGD
 __all__ = ["Perceptron", "together"]
 
 WIDTH = 8  # clients side by side; their weights and a batch each stay in a core's cache
+ALIGNED = 4  # inputs: rows of other lengths a library may add up in another order, by where in memory they begin
 SMALL = 1 << 17  # parameters; in larger networks products take the time, whoever calls them
 
 
@@ -54,9 +55,9 @@ class Perceptron:
     """A network of linear layers with ReLUs between them, trained for several clients at once.
 
     Example:
-        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> Perceptron.of(model, Experiment(), shape=(1, 2, 2)).shapes
-        [(3, 4, True), (2, 3, True)]
+        [(8, 4, True), (2, 8, True)]
         >>> Perceptron.of(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), Experiment(), shape=(4,)) is None
         True
     """
@@ -73,6 +74,7 @@ class Perceptron:
         linear, parameters = _linear_layers(model), list(model.parameters())
         own = sum(1 + (layer.bias is not None) for layer in linear)
         whole = own == len(parameters) and all(p.requires_grad for p in parameters)
+        whole &= all(layer.in_features % ALIGNED == 0 for layer in linear)
         if not (linear and whole and linear[0].in_features == prod(shape)):
             return None
         return cls(linear, experiment) if sum(p.numel() for p in parameters) <= SMALL else None
