@@ -168,8 +168,29 @@ def on_a_gpu() -> str:
             f"One reading of the update took {microseconds(reading)} µs "
             f"({4e-9 * head['entries'] / reading:,.0f} GB/s): the floor."
         )
-    parts += ["**Microseconds**, and in brackets how many times as long as CWMP:", gpu_table(cases)]
+    asked = [
+        "| time over time | asked | found | missed |",
+        "|---|---|---|---|",
+        *(aim.line() for aim in gpu_aims(cases)),
+    ]
+    parts += ["\n".join(asked), "**Microseconds**, and in brackets how many times as long as CWMP:", gpu_table(cases)]
     return "\n\n".join(parts)
+
+
+def gpu_aims(cases: Cells) -> Iterator[Aim]:
+    """What was asked of the GPU, where it was measured."""
+
+    def ratios(name: str, of: str, to: str) -> dict[str, float]:
+        among = {d: case for (input_, d), case in cases.items() if input_ == name and {of, to} <= case.keys()}
+        return {f"{100 * d:g} %": case[of]["seconds"] / case[to]["seconds"] for d, case in among.items()}
+
+    for how in ("", ", as a graph"):
+        found = ratios("update", f"torch.topk and sort{how}", f"CWMP{how}")
+        yield Aim(f"torch.topk and a sort over CWMP{how}", 3, True, found)
+    yield Aim("BudgetedCWMP over CWMP", 3, False, ratios("two budgets", "BudgetedCWMP", "CWMP"))
+    yield Aim(
+        "ten torch.topk over CWMP of ten updates", 5, True, ratios("10 updates", "torch.topk, one by one", "CWMP")
+    )
 
 
 def gpu_reading(cases: Cells) -> float | None:
