@@ -297,6 +297,9 @@ def with_ratio(seconds: float, ratio: float, shown: bool) -> str:
     return f"{milliseconds(seconds)} ({multiple(ratio)})" if shown else milliseconds(seconds)
 
 
+AIMS = ("| time over time | asked | found | missed |", "|---|---|---|---|")
+
+
 class Aim(NamedTuple):
     """What a time divided by another should be, and what it is, case by case."""
 
@@ -318,8 +321,7 @@ class Aim(NamedTuple):
 
 def aims() -> str:
     """What was asked of the CPU, as ratios of times in `select.json`, and where it is missed."""
-    lines = ["| time over time | asked | found | missed |", "|---|---|---|---|"]
-    return "\n".join(lines + [aim.line() for aim in every_aim(by_case(results("select.json")["rows"]))])
+    return "\n".join([*AIMS, *(aim.line() for aim in every_aim(by_case(results("select.json")["rows"])))])
 
 
 def every_aim(cases: Cells) -> Iterator[Aim]:
@@ -563,7 +565,7 @@ def pareto() -> str:
 
 def simulator_aims() -> str:
     """What was asked of the simulator, as ratios of times in `simulate.json`, and where it is missed."""
-    lines = ["| time over time | asked | found | missed |", "|---|---|---|---|"]
+    lines = list(AIMS)
     for what, limit, found in simulator_tables.asked(results("simulate.json")):
         aim = Aim(f"{what}, {', '.join(found)}", limit, True, found)
         lines.append(aim.line())
