@@ -212,7 +212,7 @@ MISTAKES = [
     ("plan cnn --shape 30", ["cnn takes images (channels, height, width), got inputs of shape (30,)"]),
     ("plan mlp --data mnist", ["data 'mnist' is none of", "did you mean 'fashion-mnist'?"]),
     ("plan mlp --boundary world", ["boundary must be 'device' or 'system', got 'world'"]),
-    ("plan mlp --samples 0", ["--samples", "greater than or equal to 1"]),
+    ("plan mlp --samples 0", ["--samples", "0 is not"]),
     ("plan mlp --picture it.txt", ["it.txt is written as .png, .svg or .pdf"]),
 ]
 
