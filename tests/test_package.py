@@ -101,3 +101,31 @@ def test_the_architecture_lists_every_module():
 
 def test_contributing_is_short():
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50
+
+
+@pytest.mark.parametrize(
+    ("missing", "statement", "said"),
+    [
+        ("flwr", "import joulegrad.flower", "joulegrad.flower needs flwr: pip install 'joulegrad[flower]'"),
+        (
+            "safetensors.torch",
+            "import joulegrad.lab.run",
+            "a run's folder needs safetensors.torch: pip install 'joulegrad[lab]'",
+        ),
+        (
+            "sklearn.datasets",
+            "from joulegrad.lab import data; data.load(data.Data())",
+            "the digits come with scikit-learn: pip install 'joulegrad[lab]'",
+        ),
+    ],
+)
+def test_what_an_extra_lacks_is_said_with_the_line_that_installs_it(missing, statement, said):
+    hidden = (
+        "import importlib.util, sys\n"
+        f"sys.modules[{missing!r}] = None\n"
+        "real = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *rest: None if name == {missing!r} else real(name, *rest)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", hidden + statement], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert said in found.stderr.splitlines()[-1]

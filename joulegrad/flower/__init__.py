@@ -18,6 +18,11 @@ refusal      what is not taken, and why
 journal      a line for every node of every round
 """
 
+from importlib.util import find_spec
+
+if find_spec("flwr") is None:
+    raise ModuleNotFoundError("joulegrad.flower needs flwr: pip install 'joulegrad[flower]'", name="flwr")
+
 from joulegrad.flower.client import compress
 from joulegrad.flower.fleet import Fleet
 from joulegrad.flower.refusal import Limits, Refused

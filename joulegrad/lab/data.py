@@ -170,7 +170,12 @@ def _read(data: Data) -> tuple[Dataset, Dataset, int]:
 
 
 def _digits() -> tuple[Dataset, Dataset, int]:
-    from sklearn.datasets import load_digits
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "the digits come with scikit-learn: pip install 'joulegrad[lab]'", name="sklearn"
+        ) from None
 
     found = load_digits()
     images = np.rint(found.images * (255 / 16)).astype(np.uint8)  # they are 0 to 16

@@ -20,12 +20,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from filelock import FileLock, Timeout
-from safetensors.torch import load, save
 from torch import Tensor
 
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.provenance import provenance, versions
+
+try:
+    from filelock import FileLock, Timeout
+    from safetensors.torch import load, save
+except ModuleNotFoundError as why:
+    raise ModuleNotFoundError(f"a run's folder needs {why.name}: pip install 'joulegrad[lab]'", name=why.name) from None
 
 __all__ = ["Damaged", "Folder", "Held", "count_rounds", "finished", "held", "read_header", "read_rounds"]
 
