@@ -233,7 +233,7 @@ def test_behind_nginx_nodes_join_and_nobody_else_gets_in(tmp_path):
     """examples/flower/nginx.conf as it is, but for its ports; all that is not the fleet's answers 403."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if nginx is None:
-        pytest.skip("nginx is not installed")
+        pytest.skip("NO NGINX: it is not installed; apt-get install nginx-light")
     fleet = Fleet(tmp_path / "fleet")
     try:
         certificates(fleet.folder)

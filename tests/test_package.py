@@ -86,8 +86,8 @@ def test_a_test_without_its_real_data_fails_where_ci_asks_for_it(tmp_path):
         "/dev/null",
         "test_it.py",
     ]
-    for wanted, code in (("", 0), ("required", 1)):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "JOULEGRAD_REAL_DATA": wanted}
+    for wanted, code in (("", 0), ("complete", 1)):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "JOULEGRAD_TESTS": wanted}
         found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert found.returncode == code, found.stdout + found.stderr
         assert ("NO REAL DATA: nowhere" in found.stdout) == (code == 1)
