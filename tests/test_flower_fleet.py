@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from flower_fleet import BIN, HERE, Fleet, free_port
 
 import joulegrad
@@ -32,7 +33,7 @@ def by_hand(*rounds):
     first = ArrayRecord(made("small").state_dict())
     form = Form.of(first)
     now, rest, operator, models = form.flat(first), form.rest(first), OPERATOR["small"], []
-    states = [operator.init(form.layout)] * NODES
+    states, threads = [operator.init(form.layout)] * NODES, torch.get_num_threads()
     for t, used in enumerate(rounds, 1):
         sent = []
         for i in used:
@@ -45,6 +46,7 @@ def by_hand(*rounds):
         mean = joulegrad.mean(sent)
         now = Model(now.weights - mean.update, mean.buffers)
         models.append({key: array.numpy() for key, array in form.arrays(now, rest).items()})
+    torch.set_num_threads(threads)  # the app's steps took one
     return models
 
 
