@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,7 @@ MISTAKES = [
     ("sweep grid.toml --device gpu", ["device must be 'cpu' or 'cuda', got 'gpu'"]),
     ("table nowhere", ["nowhere is not there"]),
     ("table .", ["no run lies in ."]),
+    ("completion tcsh", ["shell must be bash, zsh or fish, got 'tcsh'"]),
     ("inspect nowhere", ["nowhere: No such file or directory"]),
     ("run good.toml --set cost=Device('rpi44','ble')", ["cost: device 'rpi44' is not known; did you mean 'rpi4'?"]),
     ("run good.toml --set cost=Device('rpi4')", ["Device in \"Device('rpi4')\"", "'link'"]),
@@ -423,3 +425,22 @@ def test_help_fits_and_shows_examples(verb):
         assert f"joulegrad {verb} " in result.output
     if verb in ("", "run", "sweep"):
         assert "130" in result.output
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("sw", "sweep"), ("run --te", "--tensorboard"), ("flower in", "init"), ("run goo", "good.toml")],
+)
+def test_tab_completes_commands_options_and_files(folder, words, expected):
+    script = run("completion", "bash").output
+    line = f"COMP_WORDS=(joulegrad {words}); COMP_CWORD={len(words.split())}; _joulegrad; echo ${{COMPREPLY[@]}}"
+    found = subprocess.run(["bash", "-c", f"{script}\n{line}"], capture_output=True, text=True, cwd=folder)
+    assert found.stdout == expected + "\n", found.stderr
+
+
+def test_other_shells_have_every_command_too():
+    commands = run("completion", "fish").output
+    for name in ("run", "sweep", "report", "plan", "inspect"):
+        assert f"-a {name} " in commands
+    assert "bashcompinit" in run("completion", "zsh").output
