@@ -139,7 +139,10 @@ def test_a_terminal_is_followed_resized_and_left(runs):
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 120, 0, 0))
     command = [sys.executable, "-m", "joulegrad", "watch", str(runs), "--every", "0.1"]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background shells ignore it
+    )  # fmt: skip
     os.close(slave)
     os.set_blocking(master, False)
 
