@@ -209,13 +209,18 @@ def certificates(folder):
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
+def secure(fleet):
+    """A SuperLink with TLS that knows its nodes by their keys."""
+    certificates(fleet.folder)
+    server = ("--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt")
+    fleet.superlink(*server, "--enable-supernode-auth")
+    fleet.configure(**{"root-certificates": str(fleet.folder / "ca.crt")})
+
+
 def test_with_tls_and_keys_and_a_hostile_node_the_honest_come_to_the_expected_model(tmp_path, expected):
     fleet = Fleet(tmp_path / "fleet")
     try:
-        certificates(fleet.folder)
-        server = ("--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt")
-        fleet.superlink(*server, "--enable-supernode-auth")
-        fleet.configure(**{"root-certificates": str(fleet.folder / "ca.crt")})
+        secure(fleet)
         for i in range(4):
             fleet.finish(BIN / "flwr", "supernode", "register", f"node{i}.pub", "dep")
             keys = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"node{i}")
@@ -238,10 +243,7 @@ def test_behind_nginx_nodes_join_and_nobody_else_gets_in(tmp_path):
         pytest.skip("NO NGINX: it is not installed; apt-get install nginx-light")
     fleet = Fleet(tmp_path / "fleet")
     try:
-        certificates(fleet.folder)
-        server = ("--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt")
-        fleet.superlink(*server, "--enable-supernode-auth")
-        fleet.configure(**{"root-certificates": str(fleet.folder / "ca.crt")})
+        secure(fleet)
         fleet.finish(BIN / "flwr", "supernode", "register", "node0.pub", "dep")
         port = free_port()
         text = (HERE.parent / "examples" / "flower" / "nginx.conf").read_text()

@@ -300,16 +300,14 @@ class _Heard:
             parsed = parse(answer.payload, layout)
             sent = parsed.update
             decoded = time.perf_counter()
-            upto = torch.searchsorted(sent.indices, layout.ends)
-            self.layers += upto.diff(prepend=upto.new_zeros(1))
+            counts = parsed.layers[:, ENTRIES]  # of each layer
+            self.layers += torch.from_numpy(counts)
             self.joules.append(self.prices.total(sent.indices))
             self.losses.append(answer.loss)
             self.bytes, self.entries = self.bytes + len(answer.payload), self.entries + len(sent)
             self.index_bytes += parsed.index_bytes
-            counts = parsed.layers[:, ENTRIES].tolist()
-            self.entropy.append(
-                math.fsum(s.size * entropy(k, s.size) for k, s in zip(counts, layout.segments, strict=True))
-            )
+            pairs = zip(counts.tolist(), layout.segments, strict=True)
+            self.entropy.append(math.fsum(s.size * entropy(k, s.size) for k, s in pairs))
             self.answers += 1
             self.seconds["decode"] += decoded - started
             for name, seconds in answer.seconds.items():
