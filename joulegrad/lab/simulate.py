@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
 from joulegrad.lab.accounts import Accounts
-from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Diverged, draws, own_buffers, remembered
+from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Answers, Diverged, draws, own_buffers, remembered
 from joulegrad.lab.data import Task
 from joulegrad.lab.downlink import Downlink
 from joulegrad.lab.experiment import Experiment
@@ -45,7 +46,7 @@ COUNTED = 20_000  # numbers: a header says who has which classes up to so many
 class Engine(Protocol):
     """Who plays the clients' turns: processes on the CPU, or a GPU."""
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """What comes back from each client, in any order."""
         ...
 
@@ -194,18 +195,19 @@ class Simulation:
         return {c for c, chance in zip(clients, chances, strict=True) if chance < self.experiment.dropout}
 
     def _arriving(
-        self, answers: Iterator[Answer | Diverged], bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
+        self, answers: Answers, bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
     ) -> Iterator[Answer]:
         """The answers that the server gets; everybody pays for what it did."""
-        for answer in answers:
-            client, made = answer.client, None if isinstance(answer, Diverged) else answer
-            if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
-                raise answer
-            lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
-            if made is None or not lasted:
-                heard.lost.add(client)
-            elif client not in vanishing:
-                yield made
+        with closing(answers):
+            for answer in answers:
+                client, made = answer.client, None if isinstance(answer, Diverged) else answer
+                if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
+                    raise answer
+                lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
+                if made is None or not lasted:
+                    heard.lost.add(client)
+                elif client not in vanishing:
+                    yield made
 
     def _mean(self, arriving: Iterator[tuple[Answer, SparseUpdate]]) -> Mean | None:
         """Σ_k p_k (m_k ⊙ g_k); None where nothing arrived."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from joulegrad import Layout
-from joulegrad.lab.client import Answer, Diverged, Examples, Memory, Replica
+from joulegrad.lab.client import Answer, Answers, Diverged, Examples, Memory, Replica
 from joulegrad.lab.data import Task
 from joulegrad.lab.dense import Perceptron, together
 from joulegrad.lab.experiment import Experiment
@@ -86,7 +86,7 @@ class Workers:
             self.count, multiprocessing.get_context(method), _begin, (os.getpid(), *everything)
         )
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """Answers as they arrive, the client with most examples first to begin."""
         self.weights.copy_(weights)
         self.buffers.copy_(buffers)
