@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
 from threading import Lock
@@ -25,6 +24,7 @@ from joulegrad.lab.client import (
     NOISE,
     SHUFFLING,
     Answer,
+    Answers,
     Diverged,
     draws,
     evaluating,
@@ -151,7 +151,7 @@ class Gpu:
                 for lane in self.lanes:  # other size would be tried out anew, in each thread
                     lane.capture(whole)
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """Answers as they come, the client with most examples first to begin."""
         broadcast, averaged = weights.to(self.device), buffers.to(self.device)
         torch.cuda.synchronize()

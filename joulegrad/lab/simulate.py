@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
 from joulegrad.lab.accounts import Accounts
-from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Diverged, draws, own_buffers, remembered
+from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Answers, Diverged, draws, own_buffers, remembered
 from joulegrad.lab.data import Task
 from joulegrad.lab.downlink import Downlink
 from joulegrad.lab.experiment import Experiment
@@ -45,8 +46,8 @@ COUNTED = 20_000  # numbers: a header says who has which classes up to so many
 class Engine(Protocol):
     """Who plays the clients' turns: processes on the CPU, or a GPU."""
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
-        """What comes back from each client, in any order."""
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
+        """What comes back from each client, in any order; closed before its end, it leaves nothing changed."""
         ...
 
     def evaluate(self, weights: Tensor, buffers: Tensor) -> tuple[float, float]:
@@ -140,8 +141,8 @@ class Simulation:
         places = {client: self.places.turn(client, client in vanishing) for client in able}
         turns = [Turn(c, places[c], self.accounts.most(c, bytes_down[c])) for c in able]
         heard = _Heard(self.prices)
-        answers = self.engine.train(t, turns, self.weights, self.buffers)
-        mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
+        with closing(self.engine.train(t, turns, self.weights, self.buffers)) as answers:
+            mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
