@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     seconds: dict[str, float]  # train, compress, encode
 
 
-Answers: TypeAlias = Generator[Answer | Diverged, None, None]  # whoever stops listening closes it
+Answers: TypeAlias = Generator[Answer | Diverged, None, None]  # closed, it need not go on
 
 
 def draws(experiment: Experiment, purpose: int, *at: int) -> np.random.Generator:

@@ -47,7 +47,7 @@ class Engine(Protocol):
     """Who plays the clients' turns: processes on the CPU, or a GPU."""
 
     def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
-        """What comes back from each client, in any order; closed before its end, it leaves nothing changed."""
+        """What comes back from each client, in any order."""
         ...
 
     def evaluate(self, weights: Tensor, buffers: Tensor) -> tuple[float, float]:
@@ -141,8 +141,8 @@ class Simulation:
         places = {client: self.places.turn(client, client in vanishing) for client in able}
         turns = [Turn(c, places[c], self.accounts.most(c, bytes_down[c])) for c in able]
         heard = _Heard(self.prices)
-        with closing(self.engine.train(t, turns, self.weights, self.buffers)) as answers:
-            mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
+        answers = self.engine.train(t, turns, self.weights, self.buffers)
+        mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
@@ -195,18 +195,19 @@ class Simulation:
         return {c for c, chance in zip(clients, chances, strict=True) if chance < self.experiment.dropout}
 
     def _arriving(
-        self, answers: Iterator[Answer | Diverged], bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
+        self, answers: Answers, bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
     ) -> Iterator[Answer]:
         """The answers that the server gets; everybody pays for what it did."""
-        for answer in answers:
-            client, made = answer.client, None if isinstance(answer, Diverged) else answer
-            if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
-                raise answer
-            lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
-            if made is None or not lasted:
-                heard.lost.add(client)
-            elif client not in vanishing:
-                yield made
+        with closing(answers):
+            for answer in answers:
+                client, made = answer.client, None if isinstance(answer, Diverged) else answer
+                if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
+                    raise answer
+                lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
+                if made is None or not lasted:
+                    heard.lost.add(client)
+                elif client not in vanishing:
+                    yield made
 
     def _mean(self, arriving: Iterator[tuple[Answer, SparseUpdate]]) -> Mean | None:
         """Σ_k p_k (m_k ⊙ g_k); None where nothing arrived."""
