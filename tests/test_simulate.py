@@ -476,13 +476,23 @@ def every_core():
     torch.set_num_threads(before)
 
 
-def test_a_round_that_fails_gives_the_threads_back(every_core):
+def test_a_round_that_fails_gives_the_threads_back(every_core, monkeypatch):
     """At once, and not when what it leaves behind is collected: a traceback that somebody keeps holds it."""
     with Simulation(replace(SMALL, local=LocalSGD(lr=1e38)), workers=1) as simulation:
         with pytest.raises(Diverged) as kept:
             simulation.round()
         assert torch.get_num_threads() == every_core
+
+    def interrupted(payload, layout):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("joulegrad.lab.simulate.parse", interrupted)
+    with Simulation(SMALL, workers=1) as simulation:
+        with pytest.raises(KeyboardInterrupt) as also:  # in the server's part, as a notebook's button does
+            simulation.round()
+        assert torch.get_num_threads() == every_core
     assert kept.traceback
+    assert also.traceback
 
 
 def test_workers_do_not_end_what_the_parent_left_behind(mine, every_core):
