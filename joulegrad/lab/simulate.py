@@ -141,8 +141,8 @@ class Simulation:
         places = {client: self.places.turn(client, client in vanishing) for client in able}
         turns = [Turn(c, places[c], self.accounts.most(c, bytes_down[c])) for c in able]
         heard = _Heard(self.prices)
-        answers = self.engine.train(t, turns, self.weights, self.buffers)
-        mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
+        with closing(self.engine.train(t, turns, self.weights, self.buffers)) as answers:  # now, whatever goes wrong
+            mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
@@ -198,16 +198,15 @@ class Simulation:
         self, answers: Answers, bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
     ) -> Iterator[Answer]:
         """The answers that the server gets; everybody pays for what it did."""
-        with closing(answers):
-            for answer in answers:
-                client, made = answer.client, None if isinstance(answer, Diverged) else answer
-                if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
-                    raise answer
-                lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
-                if made is None or not lasted:
-                    heard.lost.add(client)
-                elif client not in vanishing:
-                    yield made
+        for answer in answers:
+            client, made = answer.client, None if isinstance(answer, Diverged) else answer
+            if isinstance(answer, Diverged) and self.experiment.on_nan == "stop":
+                raise answer
+            lasted = self.accounts.turn(client, bytes_down[client], made, arrives=client not in vanishing)
+            if made is None or not lasted:
+                heard.lost.add(client)
+            elif client not in vanishing:
+                yield made
 
     def _mean(self, arriving: Iterator[tuple[Answer, SparseUpdate]]) -> Mean | None:
         """Σ_k p_k (m_k ⊙ g_k); None where nothing arrived."""
