@@ -1,7 +1,7 @@
 """What the server sends so that a client has its model, counted in the payloads that are really made.
 
-    Exact       the dense model, or what has changed since (`joulegrad.downlink`): a client has the server's model
-    Compressed  what an operator chooses of each round's movement: all clients have one model, and it trails the server's
+Exact       the dense model, or what has changed since (`joulegrad.downlink`): a client has the server's model
+Compressed  what an operator chooses of each round's movement: all clients have one model, and it trails the server's
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Compressed:
     """One payload a round for everybody: v_{t+1} = v_t + C(w_{t+1} − w_t), where v_t is what clients have.
 
     The operator's state is the server's memory: with `ErrorFeedback`, w − v is its residual, and nothing is lost;
-    without, what is not sent never is. Every payload is encoded, decoded, and applied as clients apply it. Buffers travel
-    whole in it. A client that was away gets all payloads that it missed, or the dense model, whichever is shorter.
+    without, what is not sent never is. Every payload is encoded, decoded, and applied as clients apply it. Buffers
+    travel whole in it. A client that was away gets all payloads that it missed, or the dense model, whichever is shorter.
 
     Args:
         operator: C.
