@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from joulegrad.lab.experiment import Experiment
+from joulegrad.lab.experiment import LATER, Experiment
 from joulegrad.lab.provenance import provenance, versions
 
 try:
@@ -111,7 +111,7 @@ class Folder:
             _write(file, json.dumps({"experiment": experiment.to_dict(), **provenance(), **facts}, indent=1).encode())
             return
         header = read_header(self.path)
-        found, wanted = header["experiment"], json.loads(json.dumps(experiment.to_dict()))
+        found, wanted = ({**LATER, **e} for e in (header["experiment"], json.loads(json.dumps(experiment.to_dict()))))
         differing = [key for key in wanted if wanted[key] != found.get(key)]
         if differing:
             key = differing[0]
