@@ -12,8 +12,9 @@ A figure found as the mean of m seeds is as expected within
 
     tolerance = max(t · spread · √(1/n + 1/m), least)
 
-the prediction interval for a mean of m after n seeds. `spread` is a standard deviation over seeds: the configuration's own or
-the pooled one of all with the same network and data, whichever is larger; t is Student's, of the pooled degrees of freedom.
+the prediction interval for a mean of m after n seeds. `spread` is a standard deviation over seeds: the configuration's
+own or the pooled one of all with the same network and data, whichever is larger; t is Student's, of the pooled degrees of
+freedom.
 """
 
 from __future__ import annotations
@@ -245,15 +246,16 @@ def write(configurations: Iterable[Configuration], file: Path) -> None:
     lines = [
         "# What the results came to, and how far a reproduction may be from it: data, written by",
         "#",
-        f"#     joulegrad compare results --expected {file.name} --write",
+        "#     joulegrad compare results --write",
         "#",
-        "# and compared with runs by the same without --write. A figure that is the mean of m seeds may differ from `mean`,",
-        "# that of the n = len(seeds) here, by",
+        "# and compared with runs by the same without --write. A figure that is the mean of m seeds may differ from",
+        "# `mean`, that of the n = len(seeds) here, by",
         "#",
         "#     tolerance = max(t · spread · √(1/n + 1/m), least)",
         "#",
-        f"# a prediction interval of {CONFIDENCE:.0%}: spread is the standard deviation over seeds, the configuration's own",
-        "# or the pooled one of all with the same network and data, whichever is larger. Without one, nothing is judged.",
+        f"# a prediction interval of {CONFIDENCE:.0%}: spread is the standard deviation over seeds, the configuration's",
+        "# own or the pooled one of all with the same network and data, whichever is larger. Where there is none, nothing",
+        "# is judged.",
         "# least: " + "; ".join(f"{f.name} {100 * f.least:g} {'%' if f.relative else 'points'}" for f in FIGURES) + ".",
     ]
     defaults = Experiment().to_dict()
@@ -303,10 +305,8 @@ def _configuration(table: Mapping[str, Any]) -> Configuration:
 def _toml(value: Any) -> str:
     """A value as TOML has it, on one line; None has no place there, and is left out of tables."""
     if isinstance(value, Mapping):
-        pairs = [
-            f"{json.dumps(k) if not k.isidentifier() else k} = {_toml(v)}" for k, v in value.items() if v is not None
-        ]
-        return "{" + ", ".join(pairs) + "}"
+        pairs = [(k if k.isidentifier() else json.dumps(k), _toml(v)) for k, v in value.items() if v is not None]
+        return "{" + ", ".join(f"{key} = {text}" for key, text in pairs) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -5,8 +5,8 @@
     NAME/sweep.json                  what was planned
     NAME/energy.json                 what the sweep drew, if it was measured
 
-NAME is that of the folder that the runs lie in. A collected result is read like the run itself, by `table`, `report` and
-`compare`; there is no checkpoint, so that nothing can go on from it.
+NAME is that of the folder that the runs lie in. A collected result is read like the run itself, by `table`, `report`
+and `compare`; there is no checkpoint, so that nothing can go on from it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     energy.json     [{"started": …, "seconds": …, "joules": …, "source": "nvml", "runs": {folder: [from, to]}, …}, …]
 
-A meter sees the whole machine or the whole GPU, whatever else runs there; runs that share it share its joules, so they are
-kept for the session and never divided among runs. Where there is no meter, joules are None, and the note says why.
+A meter sees the whole machine or the whole GPU, whatever else runs there; runs that share it share its joules, so they
+are kept for the session and never divided among runs. Where there is no meter, joules are None, and the note says why.
 """
 
 from __future__ import annotations
