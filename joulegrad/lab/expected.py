@@ -13,8 +13,8 @@ A figure found as the mean of m seeds is as expected within
     tolerance = max(t · spread · √(1/n + 1/m), least)
 
 the prediction interval for a mean of m after n seeds. `spread` is a standard deviation over seeds: the configuration's
-own or the pooled one of all with the same network and data, whichever is larger; t is Student's, of the pooled degrees of
-freedom.
+own or the pooled one of all with the same network and data, whichever is larger; t is Student's, of the pooled degrees
+of freedom.
 """
 
 from __future__ import annotations
@@ -253,9 +253,9 @@ def write(configurations: Iterable[Configuration], file: Path) -> None:
         "#",
         "#     tolerance = max(t · spread · √(1/n + 1/m), least)",
         "#",
-        f"# a prediction interval of {CONFIDENCE:.0%}: spread is the standard deviation over seeds, the configuration's",
-        "# own or the pooled one of all with the same network and data, whichever is larger. Where there is none, nothing",
-        "# is judged.",
+        f"# a prediction interval of {CONFIDENCE:.0%}: spread is the standard deviation over seeds, the",
+        "# configuration's own or the pooled one of all with the same network and data, whichever is larger. Where",
+        "# there is none, nothing is judged.",
         "# least: " + "; ".join(f"{f.name} {100 * f.least:g} {'%' if f.relative else 'points'}" for f in FIGURES) + ".",
     ]
     defaults = Experiment().to_dict()
