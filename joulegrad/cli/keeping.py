@@ -105,11 +105,11 @@ def _lines(each: Comparison) -> Iterator[str]:
     for check in each.checks:
         verdict = {True: "as expected", False: "MISSED", None: "one seed: no tolerance"}[check.held]
         found, expected = _value(check, check.found), _value(check, check.expected)
-        yield f"  {check.figure.label:<10} {found:>11}, expected {expected:>11}{_margin(check):>14}: {verdict}"
+        yield f"  {check.figure.label:<10} {found:>15}, expected {expected:>15}{_margin(check):>14}: {verdict}"
 
 
 def _value(check: Check, value: float) -> str:
-    return f"{value:.5g}" if check.figure.relative else f"{100 * value:.2f} %"
+    return f"{value:,.0f}" if check.figure.relative else f"{100 * value:.2f} %"
 
 
 def _margin(check: Check) -> str:

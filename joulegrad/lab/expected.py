@@ -178,7 +178,7 @@ def of(found: Found) -> list[Configuration]:
             if values[key][figure.name]:
                 pooled = _pooled([values[other][figure.name] for other in alike], figure)
                 figures[figure.name] = _expected(values[key][figure.name], pooled, figure)
-        t = students_t(freedom, CONFIDENCE) if freedom else None
+        t = _short(students_t(freedom, CONFIDENCE)) if freedom else None
         made.append(Configuration(key[0], names[key], experiments[key], tuple(sorted(runs)), t, figures))
     return made
 
@@ -188,7 +188,12 @@ def _expected(values: list[float], pooled: float | None, figure: Figure) -> Expe
     if pooled is None:
         return Expected(mean, None)
     own = stdev(values) if len(values) > 1 else 0.0
-    return Expected(mean, max(own, pooled * (abs(mean) if figure.relative else 1.0)))
+    return Expected(mean, _short(max(own, pooled * (abs(mean) if figure.relative else 1.0))))
+
+
+def _short(value: float) -> float:
+    """As the file has it."""
+    return float(f"{value:.3g}")
 
 
 def _pooled(groups: Iterable[list[float]], figure: Figure) -> float | None:
@@ -266,9 +271,9 @@ def write(configurations: Iterable[Configuration], file: Path) -> None:
             f"seeds = {_toml(list(made.seeds))}",
         ]  # fmt: skip
         if made.t is not None:
-            lines.append(f"t = {made.t:.4g}")
+            lines.append(f"t = {made.t}")
         for name, (mean, spread) in made.figures.items():
-            told = {"mean": mean} if spread is None else {"mean": mean, "spread": float(f"{spread:.3g}")}
+            told = {"mean": mean} if spread is None else {"mean": mean, "spread": spread}
             lines.append(f"{name} = {_toml(told)}")
         lines += ["[configuration.experiment]", *(f"{key} = {_toml(value)}" for key, value in plain.items())]
     file.parent.mkdir(parents=True, exist_ok=True)
