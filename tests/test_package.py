@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import joulegrad
+from joulegrad.lab import provenance
 
 ROOT = Path(__file__).parent.parent
 
@@ -129,3 +130,15 @@ def test_what_an_extra_lacks_is_said_with_the_line_that_installs_it(missing, sta
     found = subprocess.run([sys.executable, "-c", hidden + statement], capture_output=True, text=True)
     assert found.returncode == 1
     assert said in found.stderr.splitlines()[-1]
+
+
+def test_a_copy_can_be_told_which_commit_it_is(monkeypatch):
+    """Files copied into another repository are not what that repository's HEAD is."""
+    monkeypatch.delenv(provenance.COMMIT, raising=False)
+    found = provenance.commit()
+    assert set(found) == {"commit", "uncommitted_changes"}
+    monkeypatch.setenv(provenance.COMMIT, "abc123")
+    assert provenance.commit() == {"commit": "abc123", "uncommitted_changes": None}
+    monkeypatch.delenv(provenance.COMMIT)
+    monkeypatch.setattr(provenance, "_git", lambda *_: None)
+    assert provenance.commit() == {"commit": None, "uncommitted_changes": None}

@@ -16,7 +16,7 @@ import joulegrad
 
 __all__ = ["COMMIT", "commit", "provenance", "version_of", "versions"]
 
-COMMIT = "JOULEGRAD_COMMIT"  # environment: the commit, where the code was copied to without its repository
+COMMIT = "JOULEGRAD_COMMIT"  # environment: the commit, where the code was copied to without its repository, or into another
 
 
 def provenance() -> dict[str, Any]:
@@ -46,11 +46,14 @@ def version_of(package: str) -> str | None:
 
 
 def commit() -> dict[str, Any]:
-    """Of the checkout that the package lies in, and whether it was changed since; None where nobody knows."""
+    """Of the checkout that the package lies in, and whether it was changed since; None where nobody knows.
+
+    Whoever copied the files elsewhere may say which they are: that goes before what a repository around them says.
+    """
+    if told := os.environ.get(COMMIT):
+        return {"commit": told, "uncommitted_changes": None}
     head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
-    if head is None:
-        return {"commit": os.environ.get(COMMIT), "uncommitted_changes": None}
-    return {"commit": head, "uncommitted_changes": bool(changes)}
+    return {"commit": head, "uncommitted_changes": None if head is None else bool(changes)}
 
 
 def _git(*arguments: str) -> str | None:
