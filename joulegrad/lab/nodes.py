@@ -32,7 +32,7 @@ from joulegrad.flower.broadcast import Asked, Broadcast
 from joulegrad.flower.client import NOTES, tag_of
 from joulegrad.flower.fleet import exchange
 from joulegrad.flower.refusal import Rejected, opened
-from joulegrad.lab import data, models
+from joulegrad.lab import data, distributed, models
 from joulegrad.lab.client import Answer, Answers, Diverged, Examples, Replica
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.simulate import Simulation
@@ -127,6 +127,7 @@ class Nodes:
     """
 
     def __init__(self, simulation: Simulation, model: torch.nn.Module, grid: Grid, folder: Path) -> None:
+        distributed.check(simulation.experiment)
         torch.set_num_threads(1)
         self.simulation, self.grid, self.file = simulation, grid, folder / FLEET
         self.replica = Replica(simulation.experiment, Examples.of(simulation.task, model), simulation.layout, model)
