@@ -120,6 +120,23 @@ def test_one_seed_has_no_interval(tmp_path):
     assert row["verdict"] == "one seed: no verdict"
 
 
+def source_of_all(found):
+    (axis,) = [axis for axis in found["axes"] if axis["key"] == "all_joules"]
+    return axis["source"]
+
+
+def test_a_sum_over_sources_says_so_wherever_it_is_shown(tmp_path):
+    """And a ledger of one source is called by its name."""
+    one: dict = {"modelled": {"train": 2.0}}
+    for name, joules in {"one": one, "sum": one | {"coded": {"uplink": 0.5}}}.items():
+        for compress in ("dense", "TopK(density=0.1)"):
+            made_runs.write(tmp_path / name / compress[:4], [0.5, 0.6], compress=compress, more={"joules": joules})
+    assert source_of_all(made(tmp_path / "one")) == "modelled"
+    out = tmp_path / "table.tex"
+    report.write(read([tmp_path / "sum"]), out, cost="all_joules")
+    assert "energy of the whole ledger, coded and modelled, added up, in J" in out.read_text()
+
+
 def test_a_ledger_becomes_joules_and_none_stays_none(tmp_path):
     joules = {"coded": {"uplink": 0.5, "downlink": 1.0}, "modelled": {"train": 2.0}, "measured": {"train": None}}
     made_runs.write(tmp_path / "with", [0.5, 0.6], more={"joules": joules})
@@ -138,6 +155,7 @@ def test_a_ledger_becomes_joules_and_none_stays_none(tmp_path):
     )
     (dense,) = [way for way in made(tmp_path)["settings"][0]["ways"] if way["name"] == "everything"]
     assert (dense["end"]["all_joules"]["mean"], dense["sending"]) == (5.0, 0.2)
+    assert source_of_all(made(tmp_path / "known")) == "coded and modelled, added up"
     made_runs.write(
         tmp_path / "twice",
         [0.4, 0.5],
@@ -146,6 +164,7 @@ def test_a_ledger_becomes_joules_and_none_stays_none(tmp_path):
     )
     (twice,) = [way for way in made(tmp_path)["settings"][0]["ways"] if way["name"] == "TopK, k=3"]
     assert "all_joules" not in twice["end"]  # the same work, said twice
+    assert source_of_all(made(tmp_path)) == "measured, coded and modelled, added up"
     made_runs.write(tmp_path / "without", [0.5, 0.6], compress="TopK(density=0.2)")
     ways = {way["name"]: way for way in made(tmp_path)["settings"][0]["ways"]}
     assert ways["TopK, density=0.2"]["ledger"] is None

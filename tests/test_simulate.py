@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import plain_fedavg
@@ -510,6 +511,17 @@ def test_workers_do_not_end_what_the_parent_left_behind(mine, every_core):
         finally:
             gc.enable()
     assert rows[0]["lost"] == []
+
+
+def test_rounds_may_be_played_in_threads_that_end():
+    """As behind a web page: what a thread has begun is not over with it."""
+    with Simulation(replace(SMALL, rounds=3), workers=2) as simulation:
+        rows = []
+        for _ in range(3):
+            thread = Thread(target=lambda: rows.append(simulation.round()))
+            thread.start()
+            thread.join(60)
+    assert [row["round"] for row in rows] == [1, 2, 3]
 
 
 def _turns(simulation):

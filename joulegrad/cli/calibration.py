@@ -49,9 +49,10 @@ def calibrate(
 ) -> None:
     """Measure what this device's work costs, and write a profile of it.
 
-    Products, memory, cache and rest are measured and fitted; selection, a training step, scatter and encoding are
-    foretold by the fit, and measured to see how far off it is. Beside the profile lies a report, in JSON: every window,
-    the fit, the predictions. Both are written anew after each window. What the meter cannot tell is refused.
+    Products, convolutions, memory, cache and rest are measured and fitted; training steps, selection, scatter and
+    encoding are foretold by the fit, and measured to see how far off it is. Beside the profile lies a report, in JSON:
+    every window, the fit, the predictions. Both are written anew after each window. What the meter cannot tell is
+    refused.
     """
     import torch
 

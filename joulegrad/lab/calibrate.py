@@ -1,6 +1,6 @@
 """Find out what this device's work costs, with its own meter: windows of work, a fit, and how well it foretells others.
 
-    E = P_rest · t + P_awake · t_awake + e_flop · FLOP + e_cache · bits + e_memory · bits
+    E = P_rest · t + P_awake · t_awake + e_product · FLOP + e_convolution · FLOP + e_cache · bits + e_memory · bits
 
 A device is fitted by work that does mostly one thing, and tested on work that it was not fitted on: selection, a
 training step, scatter, encoding. Nothing is written that the meter cannot tell.
@@ -25,7 +25,19 @@ from joulegrad.energy.measuring import settled
 from joulegrad.lab import workloads
 from joulegrad.lab.provenance import commit, version_of
 from joulegrad.lab.regression import Coefficient, Fit, Prediction, Unresolved, Window, fit, shortest
-from joulegrad.lab.workloads import AWAKE, CACHE, FLOP, MEMORY, REST, SENT, TRAINING, Machine, Made, Workload
+from joulegrad.lab.workloads import (
+    AWAKE,
+    CACHE,
+    CONVOLVED,
+    FLOP,
+    MEMORY,
+    REST,
+    SENT,
+    TRAINING,
+    Machine,
+    Made,
+    Workload,
+)
 from joulegrad.profiles import DeviceProfile, Quantity
 
 __all__ = ["Calibration", "calibrate", "machine_of", "meter_of", "profile", "report"]
@@ -34,8 +46,8 @@ LEAD = 0.5  # seconds of work before each window: the meter is late, and clocks 
 CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 CHUNK = 0.05  # seconds of work between two looks at the clock
 SHOWN = {  # how coefficients are read: factor, unit
-    REST: (1.0, "W"), AWAKE: (1.0, "W"), FLOP: (1e12, "pJ/FLOP"), CACHE: (1e12, "pJ/bit"), MEMORY: (1e12, "pJ/bit"),
-    SENT: (1e9, "nJ/bit"),
+    REST: (1.0, "W"), AWAKE: (1.0, "W"), FLOP: (1e12, "pJ/FLOP"), CONVOLVED: (1e12, "pJ/FLOP"),
+    CACHE: (1e12, "pJ/bit"), MEMORY: (1e12, "pJ/bit"), SENT: (1e9, "nJ/bit"),
 }  # fmt: skip
 
 
@@ -245,7 +257,7 @@ def profile(found: Calibration, like: DeviceProfile, name: str) -> DeviceProfile
             fields[key] = Quantity(value, unit, f"{how}: fitted, and 95 % of its bootstrap", "measured", low, high)
     rates: list[tuple[str, str, Callable[[Window], float], str]] = [
         ("busy_watts", TRAINING, lambda w: w.watts, "W"),
-        ("train_flops_per_second", TRAINING, lambda w: w.amounts[FLOP] / w.seconds, "FLOP/s"),
+        ("train_flops_per_second", TRAINING, _flop_rate, "FLOP/s"),
         ("ram_bytes_per_second", "memory", lambda w: w.amounts[MEMORY] / 8 / w.seconds, "B/s"),
     ]
     for key, work, rate, unit in rates:
@@ -257,6 +269,11 @@ def profile(found: Calibration, like: DeviceProfile, name: str) -> DeviceProfile
     for key, value in (("ram_bytes", found.ram_bytes), ("cache_bytes", found.machine.cache_bytes)):
         fields[key] = Quantity(value, "B", f"{how}: as the system says", "measured", value, value)
     return replace(like, name=name, summary=f"{found.name}, calibrated on {when} by {found.source}", **fields)
+
+
+def _flop_rate(window: Window) -> float:
+    """Operations a second, whatever they are part of."""
+    return (window.amounts.get(FLOP, 0.0) + window.amounts.get(CONVOLVED, 0.0)) / window.seconds
 
 
 def report(found: Calibration) -> dict[str, Any]:

@@ -178,7 +178,9 @@ def _begin(
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and what it asks for is to end, at once
-    die_with(parent)
+    if hasattr(signal, "SIGHUP"):  # Linux sends it when the thread ends that forked: the process may well go on
+        signal.signal(signal.SIGHUP, lambda *_: None if os.getppid() == parent else os._exit(1))
+        die_with(parent, signal.SIGHUP)
     _keep_memory()
     gc.freeze()  # what the parent left behind is not for this process to end: only the parent has what it stands for
     torch.set_num_threads(1)  # and not more: OpenMP's threads stayed in the parent, and it would wait for them for ever
@@ -217,8 +219,8 @@ def _evaluate(first: int, last: int) -> tuple[int, float]:
     return _worker.replica.evaluate(_worker.weights, _worker.buffers, first, last)
 
 
-def die_with(parent: int, by: int = signal.SIGKILL) -> None:
-    """Do not outlive a parent that is killed; on Linux."""
+def die_with(parent: int, by: int) -> None:
+    """Do not outlive a parent that is killed; on Linux, which sends the signal when the parent's *thread* ends."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(1, by)  # PR_SET_PDEATHSIG

@@ -10,7 +10,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from joulegrad.lab.traffic import Traffic
 __all__ = [
     "AWAKE",
     "CACHE",
+    "CONVOLVED",
     "FLOP",
     "MEMORY",
     "REST",
@@ -38,11 +41,13 @@ __all__ = [
     "sending",
 ]
 
-REST, AWAKE, FLOP, CACHE, MEMORY, SENT = "rest s", "awake s", "FLOP", "cache bits", "memory bits", "sent bits"
+REST, AWAKE, CACHE, MEMORY, SENT = "rest s", "awake s", "cache bits", "memory bits", "sent bits"
+FLOP, CONVOLVED = "FLOP", "convolution FLOP"  # in a convolution one costs more: it is no product of large matrices
 TRAINING = "training step"
 DENSITY = 0.01
 SIDE = {"cuda": 4096, "cpu": 1024}  # of the matrices of a product
 BATCH = {"cuda": 64, "cpu": 8}  # of a training step
+PIXELS, WIDTHS = 56, (64, 64, 64, 128, 128, 128, 256, 256, 256, 512, 512, 512)  # of the convolutions that are fitted
 MiB = 2.0**20
 
 
@@ -71,6 +76,10 @@ class Machine:
         """Normal numbers, the same each time."""
         generator = torch.Generator(self.device).manual_seed(0)
         return torch.randn(*shape, device=self.device, generator=generator)
+
+    def precisely(self) -> AbstractContextManager[object]:
+        """Autocast where asked for."""
+        return torch.autocast(self.device, torch.bfloat16, self.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -165,27 +174,75 @@ def mixture(machine: Machine) -> Workload:
     return Workload("mixture", step, amounts)
 
 
+def convolution(machine: Machine) -> Workload:
+    """Convolutions there and back, each with BatchNorm and ReLU, on larger and fewer images than a training step's.
+
+    Libraries compute them in other ways than products, and move more than each operand once. What an operation of
+    theirs costs beyond the bits that `Traffic` counts is in the price of a convolution's FLOP.
+    """
+    layers: list[nn.Module] = []
+    for narrow, wide in pairwise(WIDTHS):
+        halved = 1 if wide == narrow else 2
+        layers += [nn.Conv2d(narrow, wide, 3, halved, padding=1, bias=False), nn.BatchNorm2d(wide), nn.ReLU()]
+    network: nn.Module = nn.Sequential(*layers).to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    inputs = _images(machine, max(BATCH[machine.device] // 4, 1), WIDTHS[0], PIXELS)
+    with machine.precisely():
+        pull = torch.randn_like(network(inputs))
+
+    def step() -> None:
+        with machine.precisely():
+            made = network(inputs)
+        network.zero_grad(set_to_none=True)
+        made.backward(pull)
+
+    return Workload("convolution", step, _counted(machine, step))
+
+
 def training(machine: Machine) -> Workload:
-    """A step of SGD on ResNet-18: its operations counted by torch, its traffic as `Traffic` says."""
+    """A step of SGD on ResNet-18."""
+    return _training(machine, "resnet18", TRAINING)
+
+
+def classifier(machine: Machine) -> Workload:
+    """A step of SGD on VGG-11, two thirds of which are large linear layers."""
+    return _training(machine, "vgg11", f"{TRAINING} of VGG-11")
+
+
+def _training(machine: Machine, network: str, name: str) -> Workload:
     cuda = machine.device == "cuda"
     batch = BATCH[machine.device]
-    model: nn.Module = models.build("resnet18", (3, 32, 32), 10).to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    inputs = machine.random(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    model: nn.Module = models.build(network, (3, 32, 32), 10).to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    inputs = _images(machine, batch, 3, 32)
     labels = torch.arange(batch, device=machine.device) % 10
     rule = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=cuda)
 
     def step() -> None:
-        with torch.autocast(machine.device, torch.bfloat16, machine.precision == "bfloat16"):
+        with machine.precisely():
             loss = nn.functional.cross_entropy(model(inputs), labels)
         rule.zero_grad(set_to_none=True)
         loss.backward()
         rule.step()
 
     step()  # makes the momenta
+    return Workload(name, step, _counted(machine, step))
+
+
+def _images(machine: Machine, *shape: int) -> Tensor:
+    batch, channels, side = shape
+    return machine.random(batch, channels, side, side).contiguous(memory_format=torch.channels_last)
+
+
+def _counted(machine: Machine, step: Callable[[], None]) -> dict[str, float]:
+    """What one step does: its operations counted by torch, its traffic as `Traffic` says."""
     with FlopCounterMode(display=False) as counter, Traffic(machine.kept) as traffic:
         step()
-    amounts = {FLOP: float(counter.get_total_flops()), CACHE: traffic.cache_bits, MEMORY: traffic.memory_bits}
-    return Workload(TRAINING, step, amounts)
+    kinds = counter.get_flop_counts()["Global"]
+    convolved = sum(flop for kind, flop in kinds.items() if "convolution" in str(kind))
+    amounts = {
+        FLOP: counter.get_total_flops() - convolved, CONVOLVED: convolved,
+        CACHE: traffic.cache_bits, MEMORY: traffic.memory_bits,
+    }  # fmt: skip
+    return {name: float(amount) for name, amount in amounts.items() if amount}
 
 
 def selection(machine: Machine) -> Workload:
@@ -251,12 +308,12 @@ def sending(address: str) -> Made:
 
 def fitted() -> list[Made]:
     """What a device is fitted by, the most important first."""
-    return [awake, memory, product, cache, mixture]
+    return [awake, memory, product, convolution, cache, mixture]
 
 
 def held_out() -> list[Made]:
-    """What the fit has not seen."""
-    return [selection, training, scatter, encoding]
+    """What the fit has not seen, the most important first."""
+    return [training, selection, scatter, encoding, classifier]
 
 
 def _updates(machine: Machine) -> tuple[list[Tensor], Layout]:

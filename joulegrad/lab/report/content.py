@@ -12,7 +12,7 @@ from typing import Any
 import joulegrad
 from joulegrad.lab.report import comparison
 from joulegrad.lab.report.runs import Found, Run
-from joulegrad.lab.report.spent import AXES, Axis, ledger
+from joulegrad.lab.report.spent import AXES, Axis, ledger, sources
 from joulegrad.lab.report.statistics import front
 from joulegrad.lab.report.ways import Setting, Way, settings
 from joulegrad.lab.tables import flat
@@ -44,7 +44,7 @@ def content(found: Found, *, against: str | None = None, title: str = "joulegrad
         "title": title,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": joulegrad.__version__,
-        "axes": [_axis(axis, axis in usable) for axis in AXES],
+        "axes": [_axis(axis, axis in usable, found.runs) for axis in AXES],
         "settings": [_setting(group, usable, columns, against) for group in groups],
         "runs": [_run(run) for run in found.runs],
         "begun": [[str(folder), said] for folder, said in found.begun],
@@ -56,9 +56,10 @@ def content(found: Found, *, against: str | None = None, title: str = "joulegrad
     }
 
 
-def _axis(axis: Axis, usable: bool) -> Content:
+def _axis(axis: Axis, usable: bool, runs: Sequence[Run]) -> Content:
+    source = axis.source or sources(row for run in runs for row in run.rows)
     return {
-        "key": axis.key, "title": axis.title, "label": axis.label, "unit": axis.unit, "source": axis.source,
+        "key": axis.key, "title": axis.title, "label": axis.label, "unit": axis.unit, "source": source,
         "absent": None if usable else axis.absent or "not in these runs",
     }  # fmt: skip
 

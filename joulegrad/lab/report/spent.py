@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-__all__ = ["AXES", "Axis", "ledger", "totals"]
+__all__ = ["AXES", "Axis", "ledger", "sources", "totals"]
 
 Row = Mapping[str, Any]
+SOURCES = ("measured", "coded", "modelled")
 
 
 class Axis(NamedTuple):
@@ -19,7 +20,7 @@ class Axis(NamedTuple):
     title: str  # of the switch
     label: str  # of the axis
     unit: str
-    source: str  # how the figures came to be: modelled, coded, measured
+    source: str  # how the figures came to be: modelled, coded, measured; "": as those of the ledger, added up
     of: Callable[[Row], float | None]
     absent: str = ""  # what is said where no row has it
 
@@ -49,6 +50,18 @@ def ledger(row: Row) -> dict[tuple[str, str], float | None] | None:
     return {(phase, source): joules for source, phases in found.items() for phase, joules in phases.items()}
 
 
+def sources(rows: Iterable[Row]) -> str:
+    """Where the joules of all these ledgers come from, as the axis that adds them up says it.
+
+    Example:
+        >>> sources([{"joules": {"modelled": {"train": 2.0}, "coded": {"uplink": 0.5}}}])
+        'coded and modelled, added up'
+    """
+    found = {source for row in rows for _, source in ledger(row) or {}}
+    *most, last = [source for source in SOURCES if source in found] or ["no ledger"]
+    return f"{', '.join(most)} and {last}, added up" if most else last
+
+
 def _uplink(row: Row) -> float | None:
     lines = ledger(row)
     return None if lines is None else lines.get(("uplink", "coded"), 0.0)  # nothing was sent
@@ -71,7 +84,7 @@ AXES = (
         "All joules",
         "energy of the whole ledger",
         "J",
-        "coded and modelled, added up",
+        "",
         _everything,
         NO_LEDGER,
     ),
