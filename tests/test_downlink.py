@@ -1,4 +1,4 @@
-"""What the server sends through an operator: counted again by clients that keep their own copies, resumed to the bit."""
+"""What the server sends through an operator: counted again by clients with their own copies, resumed to the bit."""
 
 from __future__ import annotations
 
