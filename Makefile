@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help demo test lint format docs browser verify fuzz benchmarks clean
+.PHONY: help demo test lint format docs browser verify fuzz benchmarks results-report clean
 help:
 	@echo "make demo    five ways to send updates, compared: a table and two pictures in under a minute"
 	@echo "make test    all tests, with every example in the docs"
@@ -12,6 +12,7 @@ help:
 	@echo "make format  let ruff format and mend what it can"
 	@echo "make docs    the site, in site/index.html; a warning is an error"
 	@echo "make browser what the report's tests in a browser need, beside a chromium of the system's"
+	@echo "make results-report  docs/results, its tables and figures, from the files in results/"
 	@echo "make verify  the theory against independent solvers"
 	@echo "make fuzz    the decoder against RUNS=2000000 hostile payloads"
 	@echo "make benchmarks  measure again what the docs show; CIFAR10=DIR, where cifar-10-batches-py is; makes PEERS=DIR"
@@ -71,6 +72,9 @@ benchmarks: $(READY) $(PEERS)/flower/ready $(PEERS)/pfl/ready
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/plots.py
 	$(BIN)/python benchmarks/tables.py
+
+results-report: $(READY)
+	$(BIN)/python benchmarks/campaign.py
 
 verify: $(READY)
 	$(BIN)/joulegrad verify

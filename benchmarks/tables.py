@@ -4,8 +4,9 @@
     python benchmarks/tables.py --check     # exit 1 if a page is out of date
 
 A page holds each table or sentence between `<!-- begin: MARKER -->` and `<!-- end -->`; `PAGES` says which function
-gives it; tables of profiles, and of what an entry costs, come from the package itself. Pictures are `plots.py`'s, which
-needs matplotlib; each names the result file that it was drawn from, and here that is checked.
+gives it; tables of profiles, and of what an entry costs, come from the package itself, those of docs/results from
+`campaign.py`. Pictures are `plots.py`'s, which needs matplotlib; each names the result file that it was drawn from, and
+here that is checked.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from functools import partial
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+import campaign
 import simulator_tables
 from joulegrad import Device, Layout, profiles
 from joulegrad.lab.models import build
@@ -586,6 +588,11 @@ def many_clients() -> str:
     return simulator_tables.many_clients(results("many_clients.json"))
 
 
+def gpu_rounds() -> str:
+    """Seconds a round on a GPU, of `simulate_gpu.json`."""
+    return simulator_tables.gpu_rounds(results("simulate_gpu.json"))
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
@@ -606,7 +613,9 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("benchmarks/simulate.json, what was asked", simulator_aims),
         ("benchmarks/simulate.json", simulator),
         ("benchmarks/many_clients.json", many_clients),
+        ("benchmarks/simulate_gpu.json", gpu_rounds),
     ],
+    campaign.PAGE: campaign.blocks(campaign.Campaign()),
 }
 PICTURES = {
     "docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json",
@@ -652,6 +661,9 @@ def main() -> int:
         if not path.exists() or origin(name) not in path.read_text():
             stale += 1
             print(f"{picture} is not drawn from benchmarks/results/{name}: python benchmarks/plots.py")
+    for said in campaign.stale(campaign.Campaign(), (ROOT / campaign.PAGE).parent):
+        stale += 1
+        print(said)
     return 1 if stale else 0
 
 

@@ -321,7 +321,10 @@ MISTAKES = [
     ("report nowhere", ["nowhere is not there"]),
     ("report runs -o it.docx", ["a report is written as html, png, pdf, svg, csv, latex, md; got 'it.docx'"]),
     ("report runs --format word", ["a report is written as", "got 'word'"]),
-    ("report runs --cost euros -o t.md", ["a cost is one of units, uplink_joules, all_joules, bytes_up; got 'euros'"]),
+    (
+        "report runs --cost euros -o t.md",
+        ["a cost is one of units, uplink_joules, all_joules, bytes_up, bytes_both; got 'euros'"],
+    ),
     ("report runs --cost uplink_joules -o t.md", ["uplink_joules is not measured or configured"]),
     ("report runs --against TopKK", ["no runs are called 'TopKK'; did you mean 'TopK'?; there are: "]),
     ("report runs --at density=0.5 -o t.pdf", ["no runs are at 'density=0.5'; there are: density=0.01, density=0.1"]),

@@ -39,7 +39,9 @@ def report(
     ] = None,
     cost: Annotated[
         str,
-        typer.Option(metavar="CURRENCY", help="Of figures and tables: units, uplink_joules, all_joules or bytes_up."),
+        typer.Option(
+            metavar="CURRENCY", help="Of figures and tables: units, uplink_joules, all_joules, bytes_up or bytes_both."
+        ),
     ] = "units",
     at: Annotated[
         str | None, typer.Option(metavar="KNOB", help='Of the figure against rounds, such as "density=0.1".')

@@ -38,10 +38,11 @@ from joulegrad.compressor import Compressor, is_count
 from joulegrad.cost import Cost, is_finite
 from joulegrad.energy import Battery, Ledger
 from joulegrad.lab import naming, notation
+from joulegrad.lab.archives import ARCHIVES
 from joulegrad.lab.data import Data
 from joulegrad.lab.partition import IID, ByColumn, Dirichlet, Partition, Quantity, Shards
 
-__all__ = ["DENSE", "LATER", "Experiment", "LocalSGD", "Server", "changed", "load"]
+__all__ = ["DENSE", "LATER", "Experiment", "LocalSGD", "Server", "anywhere", "changed", "load"]
 
 DENSE = TopK(density=1.0)  # every entry: the baseline, `compress = "dense"`
 
@@ -257,8 +258,8 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """32 bits in hexadecimal: equal for equal experiments."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """32 bits in hexadecimal: equal for equal experiments, wherever a machine keeps published data."""
+        text = json.dumps(anywhere(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -301,6 +302,19 @@ def load(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file}: {why.strerror}") from None
     except (ValueError, TypeError) as why:
         raise ValueError(f"{file} is not {'JSON' if file.suffix == '.json' else 'TOML'}: {why}") from None
+
+
+def anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the folder where this machine keeps published data: they are the same everywhere.
+
+    Example:
+        >>> anywhere({"rounds": 5, "data": {"name": "cifar10", "directory": "here"}})
+        {'rounds': 5, 'data': {'name': 'cifar10', 'directory': None}}
+    """
+    data = settings.get("data")
+    if isinstance(data, Mapping) and data.get("name") in ARCHIVES and data.get("directory") is not None:
+        return {**settings, "data": {**data, "directory": None}}
+    return dict(settings)
 
 
 def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from joulegrad.flower.client import NOTES, tag_of
 from joulegrad.flower.fleet import exchange
 from joulegrad.flower.refusal import Rejected, opened
 from joulegrad.lab import data, distributed, models
-from joulegrad.lab.client import Answer, Diverged, Examples, Replica
+from joulegrad.lab.client import Answer, Answers, Diverged, Examples, Replica
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.simulate import Simulation
 from joulegrad.lab.store import Folder, _write
@@ -138,7 +137,7 @@ class Nodes:
         self.nodes: dict[int, int] = {}  # client → node
         self.begun = False
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """Answers, or why there is none; those who vanish are not asked."""
         if t and not self.begun:
             self._recall(t)

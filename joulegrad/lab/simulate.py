@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -27,7 +28,7 @@ import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
 from joulegrad.lab.accounts import Accounts
-from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Diverged, draws, own_buffers, remembered
+from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Answers, Diverged, draws, own_buffers, remembered
 from joulegrad.lab.data import Task
 from joulegrad.lab.downlink import downlink
 from joulegrad.lab.experiment import Experiment
@@ -46,7 +47,7 @@ COUNTED = 20_000  # numbers: a header says who has which classes up to so many
 class Engine(Protocol):
     """Who plays the clients' turns: processes on the CPU, or a GPU."""
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """What comes back from each client, in any order."""
         ...
 
@@ -141,8 +142,8 @@ class Simulation:
         places = {client: self.places.turn(client, client in vanishing) for client in able}
         turns = [Turn(c, places[c], self.accounts.most(c, bytes_down[c])) for c in able]
         heard = _Heard(self.prices)
-        answers = self.engine.train(t, turns, self.received, self.buffers)
-        mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
+        with closing(self.engine.train(t, turns, self.received, self.buffers)) as answers:  # now, whatever goes wrong
+            mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
@@ -202,7 +203,7 @@ class Simulation:
         return {c for c, chance in zip(clients, chances, strict=True) if chance < self.experiment.dropout}
 
     def _arriving(
-        self, answers: Iterator[Answer | Diverged], bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
+        self, answers: Answers, bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
     ) -> Iterator[Answer]:
         """The answers that the server gets; everybody pays for what it did."""
         for answer in answers:

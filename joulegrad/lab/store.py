@@ -6,7 +6,8 @@
     clients.bin                         what clients remember (`memories`)
     lock                                held by the process that writes
 
-Two checkpoints are kept. Each is written beside its name and moved there when it is whole.
+Two checkpoints are kept. Each is written beside its name and moved there when it is whole. A result that was collected
+(`results`) has the first two files only, and its header says so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from joulegrad.lab.experiment import LATER, Experiment
+from joulegrad.lab.experiment import LATER, Experiment, anywhere
 from joulegrad.lab.provenance import provenance, versions
 
 try:
@@ -31,9 +32,10 @@ try:
 except ModuleNotFoundError as why:
     raise ModuleNotFoundError(f"a run's folder needs {why.name}: pip install 'joulegrad[lab]'", name=why.name) from None
 
-__all__ = ["Damaged", "Folder", "Held", "count_rounds", "finished", "held", "read_header", "read_rounds"]
+__all__ = ["COLLECTED", "Damaged", "Folder", "Held", "count_rounds", "finished", "held", "read_header", "read_rounds"]
 
 HEADER, ROUNDS, LOCK, MEMORIES = "header.json", "rounds.jsonl", "lock", "clients.bin"
+COLLECTED = "collected"  # of a header: this is a finished run's result, and nothing can go on from it
 PATIENCE = 2.0  # seconds: the processes of a run that was killed may take a moment to be gone
 CHECKPOINT = re.compile(r"checkpoint-(\d+)-([0-9a-f]{8})\.safetensors")
 
@@ -108,10 +110,14 @@ class Folder:
         if not file.exists():
             if (self.path / ROUNDS).exists() or _checkpoints(self.path):
                 raise Damaged(f"{self.path} has rounds but no {HEADER}, so nobody knows whose; choose another folder")
-            _write(file, json.dumps({"experiment": experiment.to_dict(), **provenance(), **facts}, indent=1).encode())
+            begun = {"experiment": anywhere(experiment.to_dict()), **provenance(), **facts}
+            _write(file, json.dumps(begun, indent=1).encode())
             return
         header = read_header(self.path)
-        found, wanted = ({**LATER, **e} for e in (header["experiment"], json.loads(json.dumps(experiment.to_dict()))))
+        if header.get(COLLECTED):
+            raise ValueError(f"{self.path} is a collected result, from which no run can go on; choose another folder")
+        both = header["experiment"], json.loads(json.dumps(experiment.to_dict()))
+        found, wanted = ({**LATER, **anywhere(e)} for e in both)
         differing = [key for key in wanted if wanted[key] != found.get(key)]
         if differing:
             key = differing[0]
@@ -175,7 +181,14 @@ def count_rounds(path: Path) -> int:
 
 def finished(path: Path, rounds: int) -> bool:
     """Whether a run of so many rounds has come to its end, and kept it."""
-    return bool(_checkpoints(path)) and _parts(_checkpoints(path)[0])[0] == rounds == count_rounds(path)
+    if _checkpoints(path):
+        return _parts(_checkpoints(path)[0])[0] == rounds == count_rounds(path)
+    if rounds != count_rounds(path):
+        return False
+    try:
+        return bool(read_header(path).get(COLLECTED))
+    except Damaged:
+        return False
 
 
 def held(path: Path) -> bool:

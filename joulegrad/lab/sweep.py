@@ -7,7 +7,7 @@
     "compress.density" = [0.01, 0.1]
 
 Each run is a process of its own in a folder of its own: one that fails leaves the others alone, one that is finished is
-skipped, one that was stopped goes on.
+skipped, one that was stopped goes on. Beside them lies what this machine's meters say that all of it drew (`sessions`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from joulegrad.lab import sessions
 from joulegrad.lab.experiment import Experiment, changed
+from joulegrad.lab.provenance import commit
 from joulegrad.lab.store import count_rounds, finished, held, read_rounds
 from joulegrad.lab.workers import cores
 
@@ -116,6 +118,29 @@ def play(
     waiting = [job for job in jobs if not job.finished]
     most = min(at_once or (cores() if device == "cpu" else 1), max(len(waiting), 1))
     each = workers or max(cores() // most, 1)
+    if not waiting:
+        return {}
+    file = waiting[0].folder.parent / sessions.ENERGY
+    facts = {"device": device, "at_once": most, "commit": commit()["commit"]}
+    left = list(waiting)
+    with sessions.recorded(file, facts, lambda: {job.folder.name: count_rounds(job.folder) for job in left}) as kept:
+
+        def looked(running: list[Job]) -> None:
+            watched(running)
+            kept()
+
+        return _played(waiting, most, each, device, ended, looked)
+
+
+def _played(
+    waiting: list[Job],
+    most: int,
+    workers: int,
+    device: str,
+    ended: Callable[[Job, int], None],
+    watched: Callable[[list[Job]], None],
+) -> dict[str, str]:
+    """Why those failed that did."""
     running: list[Running] = []
     failed: dict[str, str] = {}
     needs = 0  # bytes: the most that a run has taken so far
@@ -128,7 +153,7 @@ def play(
                 if job is not None:
                     waiting.remove(job)
                     if not job.finished:
-                        running.append(_started(job, each, device))
+                        running.append(_started(job, workers, device))
             for r in [r for r in running if r.process.poll() is not None]:
                 running.remove(r)
                 code = r.process.returncode

@@ -44,7 +44,7 @@ def write(
         out: where; its ending says what is written, unless `kind` does. Pictures are two files, named after it.
         kind: one of `FORMATS`.
         against: the method that others are compared with; None: Top-K if it is there.
-        cost: the currency of pictures and tables: "units", "uplink_joules", "all_joules" or "bytes_up".
+        cost: the currency of pictures and tables: "units", "uplink_joules", "all_joules", "bytes_up" or "bytes_both".
         at: the density of the picture against rounds, "density=0.1".
         title: of the page.
     """

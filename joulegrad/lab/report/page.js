@@ -319,7 +319,7 @@ function tables() {
   const a = axis();
   const rows = group().table[state.axis];
   const both = state.target === "both";
-  const what = { units: "energy (paper's units)", bytes_up: "bytes", uplink_joules: "joules of the uplink" }[a.key] || "joules of all that the ledger has";
+  const what = { units: "energy (paper's units)", bytes_up: "bytes", bytes_both: "bytes, both ways", uplink_joules: "joules of the uplink" }[a.key] || "joules of all that the ledger has";
   $("table-lead").textContent = `Each method against ${group().baseline} at the same density, in ${what} (${a.source}), seed by seed. `
     + "In small print: 95 % confidence intervals over seeds (Student's t). A cost at an accuracy is what had been spent at the first evaluation "
     + `that reached it${both ? ", here the highest that every run of the two reached" : ""}; accuracy at equal cost is the last one evaluated within what the cheaper run spent in all. `
@@ -350,7 +350,7 @@ function tables() {
 function short() {
   const said = [];
   const rows = group().table[state.axis];
-  const what = { units: "energy, modelled in the paper's units", bytes_up: "bytes sent, coded", uplink_joules: "joules of the uplink, coded" }[state.axis] || `all joules of the ledger, ${axis().source}`;
+  const what = { units: "energy, modelled in the paper's units", bytes_up: "bytes sent, coded", bytes_both: "bytes both ways, coded", uplink_joules: "joules of the uplink, coded" }[state.axis] || `all joules of the ledger, ${axis().source}`;
   $("short-lead").textContent = `Against ${group().baseline}${state.knob ? `, at ${state.knob}` : ""}; the cost is ${what}. In brackets: 95 % confidence intervals over seeds${group().ways.every((w) => w.seeds.length < 2) ? "; there is but one seed, so none" : ""}.`;
   for (const way of curves()) {
     const row = rows[way.at];

@@ -76,4 +76,12 @@ AXES = (
         NO_LEDGER,
     ),
     Axis("bytes_up", "Bytes sent", "payloads, all clients", "B", "coded", lambda row: row["bytes_up"]),
+    Axis(
+        "bytes_both",
+        "Bytes, both ways",
+        "payloads and what came down, all clients",
+        "B",
+        "coded",
+        lambda row: row["bytes_up"] + row["bytes_down"],
+    ),
 )

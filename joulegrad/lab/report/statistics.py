@@ -20,6 +20,7 @@ __all__ = [
     "front",
     "interval",
     "ratio",
+    "students_t",
     "verdict",
     "volume",
     "within",
@@ -53,7 +54,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
     n, mean = len(values), fmean(values)
     if n < 2:
         return Interval(mean, None, None, n)
-    half = _t(n - 1, confidence) * stdev(values) / math.sqrt(n)
+    half = students_t(n - 1, confidence) * stdev(values) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -81,7 +82,7 @@ def difference(
     if va + vb == 0:
         return Interval(mean, mean, mean, n)
     freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    half = _t(freedom, confidence) * math.sqrt(va + vb)
+    half = students_t(freedom, confidence) * math.sqrt(va + vb)
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -188,7 +189,8 @@ def verdict(cost: Interval | None, accuracy: Interval | None) -> Verdict:
     return Verdict(cheaper, better, f"{costs}; {learns}")
 
 
-def _t(freedom: float, confidence: float) -> float:
+def students_t(freedom: float, confidence: float) -> float:
+    """The quantile of Student's t that so much of it lies within, on both sides of 0."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))

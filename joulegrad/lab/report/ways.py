@@ -11,7 +11,7 @@ from typing import Any
 from joulegrad.lab.report.runs import Run
 from joulegrad.lab.tables import flat
 
-__all__ = ["Setting", "Way", "settings"]
+__all__ = ["Setting", "Way", "names", "settings"]
 
 KNOBS = ("density", "k", "joules", "at")  # how much is sent: the points of one curve
 SAME_DATA = re.compile(r"data\.|partition$|cost$")  # what runs must share to be compared
@@ -90,7 +90,7 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
     shared = [key for key in differing if SAME_DATA.match(key)]
     others = [key for key in differing if key not in shared and key not in ("compress", "seed")]
     texts = list(dict.fromkeys(_text(run) for run in runs))
-    short = _names(texts)
+    short = names(texts)
     made: dict[str, dict[tuple[str, str], dict[int, Run]]] = {}
     doubles: dict[str, list[Run]] = {}
     for run, found in zip(runs, given, strict=True):
@@ -118,7 +118,7 @@ def _text(run: Run) -> str:
     return " | ".join(map(str, compress)) if isinstance(compress, list) else str(compress)
 
 
-def _names(texts: list[str]) -> dict[str, tuple[str, str]]:
+def names(texts: list[str]) -> dict[str, tuple[str, str]]:
     """Of each operator as text: the name of its family, and its knobs."""
     plain = {text: _shortened(text, costs=False) for text in texts}
     full = {text: _shortened(text, costs=True) for text in texts}
