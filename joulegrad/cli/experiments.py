@@ -279,7 +279,8 @@ def _plan(jobs: list[Any], at_once: int | None, device: str) -> None:
             each = time.monotonic() - first
     except (KeyboardInterrupt, TimeoutError) as why:
         waited = f"after {PATIENCE} s" if isinstance(why, TimeoutError) else "when it was stopped"
-        display.line(console, f"{len(left)} runs; two rounds of the first were not over {waited}: no estimate of the time")
+        text = f"{len(left)} runs; two rounds of the first were not over {waited}, so there is no estimate of the time"
+        display.line(console, text)
         return
     begin += first - started
     rounds = sum(job.experiment.rounds - len(job.rounds) for job in left)
