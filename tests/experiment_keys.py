@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from joulegrad.lab.experiment import TABLES, Experiment
+from joulegrad.lab.experiment import LATER, TABLES, Experiment
 
 PAGE = Path(__file__).parent.parent / "docs" / "experiments.md"
 BEGIN, END = "<!-- begin: keys -->", "<!-- end -->"
@@ -27,7 +27,7 @@ def meanings(kind: type) -> dict[str, str]:
 
 def table() -> str:
     """A line a key: its default as TOML has it, and what it means."""
-    defaults, lines = Experiment().to_dict(), ["| key | default | meaning |", "|---|---|---|"]
+    defaults, lines = {**LATER, **Experiment().to_dict()}, ["| key | default | meaning |", "|---|---|---|"]
     for name, meaning in meanings(Experiment).items():
         if name not in TABLES:
             lines.append(row(name, defaults[name], meaning))

@@ -1,4 +1,4 @@
-"""What the server sends through an operator: counted again by clients that keep their own copies, resumed to the bit."""
+"""What the server sends through an operator: counted again by clients with their own copies, resumed to the bit."""
 
 from __future__ import annotations
 
@@ -193,17 +193,21 @@ def test_whoever_was_away_too_long_gets_the_model(mine):
 
 
 def test_it_goes_on_from_a_checkpoint_as_if_nothing_had_been(mine, tmp_path):
-    with Simulation(EXPERIMENT, workers=1, memories=tmp_path / "clients") as whole:
-        rows = [whole.round() for _ in range(4)]
-        saved = left(whole)
+    """The checkpoint is a file's, what came after it is played again, and by another number of workers."""
+    clients, run = tmp_path / "clients", tmp_path / "run"
+    with Simulation(EXPERIMENT, workers=1, memories=clients) as whole, Folder(run, EXPERIMENT, {}) as folder:
+        for _ in range(4):
+            folder.append(whole.round())
+        folder.checkpoint(whole.state())
         rest = [whole.round() for _ in range(4)]
+        folder.append(rest[0])
         expected = left(whole)
-    with Simulation(EXPERIMENT, workers=2, memories=tmp_path / "clients") as resumed:
-        resumed.restore(saved)
+    with Folder(run, EXPERIMENT, {}) as folder, Simulation(EXPERIMENT, workers=2, memories=clients) as resumed:
+        resumed.restore(folder.state)
+        assert resumed.t == 4
         again = [resumed.round() for _ in range(4)]
         found = left(resumed)
     assert without_seconds(again) == without_seconds(rest)
-    assert len(rows) == 4
     assert found.keys() == expected.keys() >= {"received", "seen", "upto", "downlink residual", "downlink inner.step"}
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 

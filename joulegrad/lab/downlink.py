@@ -116,7 +116,7 @@ class Compressed:
 
     The operator's state is the server's memory: with `ErrorFeedback`, w − v is its residual, and nothing is lost;
     without, what is not sent never is. Every payload is encoded, decoded, and applied as clients apply it. Buffers
-    travel whole in it. A client that was away gets all payloads that it missed, or the dense model, whichever is shorter.
+    travel whole in it. A client that was away gets all payloads that it missed, or the dense model if that is shorter.
 
     Args:
         operator: C.

@@ -168,7 +168,7 @@ class Experiment:
         weights: p_k by the number of "examples", or "equal".
         downlink: what the server sends: the "dense" model; only what has changed since the client's last round
             ("delta"), as new values, whichever is shorter; or what an operator chooses of each round's movement, with
-            the server's own memory: clients then train from the model that they have received, and it is what is evaluated.
+            the server's own memory: clients then train from the model that they have received, and that is evaluated.
         initial: how a client comes by the model before the first round: it is "sent", or "drawn" by the client itself
             from the seed, which is 8 bytes.
         buffers: BatchNorm's running statistics: "average" sends and counts them; "local" keeps them on the clients,
