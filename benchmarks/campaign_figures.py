@@ -43,6 +43,7 @@ from joulegrad.lab.report.statistics import front
 from joulegrad.lab.report.ways import Way
 
 RULES = ("dense", "TopK", "CWMP", "other")  # what is sent, by colour
+SHOWN = 0.12  # of accuracy below the best: what is further down would squeeze the rest
 VALUES = {"32": "o", "16": "s", "8": "D", "4": "^", "2": "v", "1": "*"}  # bits a value, by mark
 PARTS = {
     "up": (1e6, "MB up, all clients and rounds (coded)"),
@@ -136,6 +137,13 @@ def _frontier(c: Campaign, what: str) -> Figure:
         asked = {"up": 400, "both": 100}.get(what)
         if asked is not None:
             axes.axvline(fmean(of(dense).values()) / unit / asked, color="0.35", lw=0.7, ls=":")
+    lowest = max(y for _, y in points) - SHOWN
+    below = sum(y < lowest for _, y in points)
+    if below:
+        axes.set_ylim(bottom=lowest)
+        axes.annotate(
+            f"{below} below {100 * lowest:.0f} %: in the table", (0.99, 0.01), xycoords="axes fraction", ha="right"
+        )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
