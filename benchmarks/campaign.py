@@ -23,10 +23,11 @@ from functools import cached_property
 from typing import Any
 
 from joulegrad.energy import Ledger
-from joulegrad.lab import experiment, sweep
+from joulegrad.lab import experiment, results, sweep
 from joulegrad.lab.report import read
 from joulegrad.lab.report.runs import Run
 from joulegrad.lab.report.ways import Way, names
+from joulegrad.lab.store import HEADER, ROUNDS
 from joulegrad.lab.sweep import Job
 from joulegrad.lab.tables import flat
 
@@ -60,14 +61,16 @@ class Campaign:
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """Finished runs by the name of their sweep."""
-        if not self.results.is_dir():
-            return {}
+        """Finished runs by the sweep that planned them; of those that none did, by the folder that they lie in."""
+        planned = {stem: {job.experiment.fingerprint for job in jobs} for stem, jobs in self.plans.items()}
         found: dict[str, list[Run]] = {}
-        for folder in sorted(path for path in self.results.iterdir() if path.is_dir()):
-            those = [run for run in read([folder]).runs if run.state == "finished"]
-            if those:
-                found[folder.name] = those
+        if not any(self.results.glob(f"*/*/{HEADER}")):
+            return found
+        for run in read([self.results]).runs:
+            name, own = run.folder.parent.name, results.fingerprint(run)
+            homes = [stem for stem in planned if own in planned[stem]]
+            if run.state == "finished":
+                found.setdefault(name if name in homes or not homes else homes[0], []).append(run)
         return found
 
     def ways(self, *stems: str) -> list[Way]:
@@ -98,7 +101,7 @@ class Campaign:
         """Of all results: what a figure says that it was drawn from."""
         found = hashlib.sha256()
         for file in sorted(self.results.rglob("*")) if self.results.is_dir() else []:
-            if file.name in ("header.json", "rounds.jsonl"):
+            if file.name in (HEADER, ROUNDS):
                 found.update(str(file.relative_to(self.results)).encode() + b"\n" + file.read_bytes())
         return found.hexdigest()
 

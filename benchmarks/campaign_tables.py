@@ -154,10 +154,10 @@ def _provenance(c: Campaign) -> str:
 def asked(c: Campaign) -> str:
     """What was asked for, what was found, and where it is missed."""
     rows = [
-        ["VGG-11: less Σc than Top-K at equal accuracy, paired", "at least 40 %", *_vgg(c)],
+        ["VGG-11: less Σc than Top-K at equal accuracy, paired", "at least 40 % (aim: 60 %)", *_vgg(c)],
         [
             f"ResNet-18: fewer uplink bytes than dense, accuracy within {_p(EQUAL)} points",
-            "at least 400 ×",
+            "at least 400 × (aim: 1,000 ×)",
             *_fewer(c, up, 400),
         ],
         [
@@ -431,7 +431,7 @@ def energy(c: Campaign) -> str:
         shared = f" Sessions overlapped for {total.shared_seconds / 60:.1f} minutes, which *all* counts once."
         told.append(f"{said}, from the start of each session to its end.{shared if total.shared_seconds else ''}")
     counted = {(stem, name) for stem, those in kept.items() for row in those for name in row.get("runs", {})}
-    here = [(stem, run.folder.name) for stem, runs in c.runs.items() for run in runs]
+    here = [(run.folder.parent.name, run.folder.name) for runs in c.runs.values() for run in runs]
     told.append(f"Of the {len(here)} runs here, {sum(each in counted for each in here)} were played in these sessions.")
     return "\n\n".join(told)
 
