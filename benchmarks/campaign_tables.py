@@ -392,17 +392,41 @@ def training(c: Campaign) -> float:
 
 
 def trained_readings(c: Campaign) -> str:
-    """What the networks came to under which the paper's energies may arise."""
+    """What the networks came to under which the paper's energies may arise, and how near that is."""
     ways = c.ways(READINGS)
     if not ways:
         return f"None of these networks has been trained for this page yet (`paper/{READINGS}.toml`)."
-    rows = []
-    model = {way.name: str(way.runs[0].header["experiment"]["model"]).rpartition(":")[2] for way in ways}
-    for way in sorted(ways, key=lambda way: (model[way.name], _size(way), way.family)):
+    said = {(n["rule"], n["density"]): n["value"] for n in _reported(c)["number"] if n["kind"] == "accuracy"}
+    rows, sums = [], {}
+    for way in sorted(ways, key=lambda way: (_network(way), _size(way), way.family)):
+        rule, density = way.family.partition("; ")[0], float(way.knob.partition("=")[2])
+        sums[_network(way), rule, density] = units(way)
+        theirs = f"{100 * said[rule, density]:.2f} %" if (rule, density) in said else "–"
         cost = spread([u / 1e6 for u in units(way).values()], ".4f")
-        sends = f"{way.family.partition('; ')[0]}, {way.knob}"
-        rows.append([f"`{model[way.name]}`", sends, _n(way), percent(accuracies(way)), cost])
-    return table(["network", "sends", "seeds", "accuracy", "Σc, 10⁶ units a client and round"], rows, left=3)
+        rows.append([f"`{_network(way)}`", f"{rule}, {way.knob}", _n(way), percent(accuracies(way)), theirs, cost])
+    heads = ["network", "sends", "seeds", "accuracy", "the paper's", "Σc, 10⁶ units a client and round"]
+    near = [_nearest(name, sums) for name in dict.fromkeys(_network(way) for way in ways)]
+    about = ["network", "counted, nearest", "CWMP, 10⁶ units", "Top-K", "Top-K over CWMP", "off the paper's by"]
+    return "\n\n".join([table(heads, rows, left=3), "At 1 %:", table(about, [row for row in near if row], left=2)])
+
+
+def _network(way: Way) -> str:
+    return str(way.runs[0].header["experiment"]["model"]).rpartition(":")[2]
+
+
+def _nearest(name: str, sums: Mapping[tuple[str, str, float], BySeed]) -> list[str] | None:
+    """A network's sums at 1 %, counted so that they come nearest to the paper's."""
+    pair = [sums.get((name, rule, readings.DENSITY)) for rule in ("CWMP", "TopK")]
+    if pair[0] is None or pair[1] is None:
+        return None
+    means = [fmean(each.values()) for each in pair if each is not None]
+
+    def error(counting: readings.Counting) -> float:
+        return max(abs(counting.times * u / t - 1) for u, (t, _) in zip(means, readings.targets(), strict=True))
+
+    best = min((counting for counting in readings.COUNTINGS if counting.dear > counting.cheap), key=error)
+    cwmp, topk = (f"{best.times * mean / 1e6:.4f}" for mean in means)
+    return [f"`{name}`", best.name, cwmp, topk, f"× {means[1] / means[0]:.2f}", f"{100 * error(best):.0f} %"]
 
 
 def others(c: Campaign) -> str:
