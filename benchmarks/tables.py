@@ -589,6 +589,11 @@ def many_clients() -> str:
     return simulator_tables.many_clients(results("many_clients.json"))
 
 
+def gpu_rounds() -> str:
+    """Seconds a round on a GPU, of `simulate_gpu.json`."""
+    return simulator_tables.gpu_rounds(results("simulate_gpu.json"))
+
+
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
     "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
@@ -609,6 +614,7 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("benchmarks/simulate.json, what was asked", simulator_aims),
         ("benchmarks/simulate.json", simulator),
         ("benchmarks/many_clients.json", many_clients),
+        ("benchmarks/simulate_gpu.json", gpu_rounds),
     ],
     campaign.PAGE: campaign_tables.blocks(campaign.Campaign()),
 }

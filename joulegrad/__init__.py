@@ -5,6 +5,7 @@ sparse       the one thing that travels
 cost         joules per entry
 profiles     devices and links as data
 selection    what to send
+allotment    bytes divided among layers
 repricing    costs that follow what is sent
 feedback     what to remember
 state        saving what is remembered
@@ -14,9 +15,11 @@ energy       joules of what happened: meters, and a ledger
 """
 
 from joulegrad.aggregate import Mean, mean
+from joulegrad.allotment import LayerWise
 from joulegrad.compressor import Compressor, Rule
 from joulegrad.cost import Cost, Device, LayerType, PerEntry, Prices, Table, Uniform, joules_of
 from joulegrad.feedback import (
+    Clipped,
     ErrorFeedback,
     MomentumCorrection,
     Quantized,
@@ -25,7 +28,7 @@ from joulegrad.feedback import (
 )
 from joulegrad.layout import Layout, Segment
 from joulegrad.repricing import Repriced
-from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerLayer, RandomK, Threshold, TopK
+from joulegrad.selection import CWMP, Blocks, BudgetedCWMP, Certificate, PerChunk, PerLayer, RandomK, Threshold, TopK
 from joulegrad.sparse import Codes, SparseUpdate
 from joulegrad.state import load_state_dict, state_dict
 from joulegrad.wire import WireError, decode, encode, inspect
@@ -37,15 +40,18 @@ __all__ = [
     "Blocks",
     "BudgetedCWMP",
     "Certificate",
+    "Clipped",
     "Codes",
     "Compressor",
     "Cost",
     "Device",
     "ErrorFeedback",
     "LayerType",
+    "LayerWise",
     "Layout",
     "Mean",
     "MomentumCorrection",
+    "PerChunk",
     "PerEntry",
     "PerLayer",
     "Prices",

@@ -3,6 +3,7 @@
     ErrorFeedback        what was not sent is added to the next update
     MomentumCorrection   the same, with momentum kept on the client
     WarmUp               denser at first
+    Clipped              no longer than a norm
     Quantized            values as 1, 2, 4 or 8 bits with a scale a layer
     Rounded              values as fp16 or bf16
 
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joulegrad import kernels
+from joulegrad import exact, kernels
 from joulegrad.compressor import (
     Compressor,
     Rule,
@@ -45,6 +46,7 @@ from joulegrad.layout import Layout
 from joulegrad.sparse import Codes, SparseUpdate
 
 __all__ = [
+    "Clipped",
     "ErrorFeedback",
     "MomentumCorrection",
     "Quantized",
@@ -228,6 +230,57 @@ class WarmUp:
         return sent, Warming(torch.tensor(step + 1), inner_state)
 
 
+class Clip(NamedTuple):
+    """State of `Clipped`: the inner operator's."""
+
+    layout: Layout
+    inner: State
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """The update, no longer than `norm`: g ← g · min(1, norm / ‖g‖₂), before anything is remembered of it.
+
+    It goes around a memory, as in Deep Gradient Compression: what is clipped away is meant to be gone.
+
+    Args:
+        inner: what is given the clipped update.
+        norm: the largest ‖g‖₂, in the update's own unit.
+
+    Example:
+        >>> op = Clipped(TopK(k=1), norm=1.0)
+        >>> sent, _ = op(torch.tensor([3.0, -4.0]), op.init(Layout.from_shapes({"w": (2,)})))
+        >>> sent.values
+        tensor([-0.8000])
+
+    Reference: Lin et al., Deep Gradient Compression, 2018, section 3.1.
+    """
+
+    inner: Compressor
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_compressor(self, self.inner)
+        if not (is_finite(self.norm) and self.norm > 0):
+            raise ValueError(f"norm must be a finite number > 0, got {self.norm!r}")
+
+    def init(self, layout: Layout) -> Clip:
+        """The inner operator's state."""
+        return Clip(layout, self.inner.init(layout))
+
+    def __call__(self, update: Tensor, state: Clip) -> tuple[SparseUpdate, Clip]:
+        """Clip, then compress."""
+        check_state(self, state, "layout")
+        update = checked(update, state.layout)
+        if not kernels.all_finite(update):
+            raise not_finite(update, state.layout)
+        length = float(exact.total(update.double().square())) ** 0.5  # the same on any number of threads
+        if length > self.norm:
+            update = (update.double() * (self.norm / length)).float()
+        sent, inner = self.inner(update, state.inner)
+        return sent, Clip(state.layout, inner)
+
+
 class Coded(NamedTuple):
     """State of `Quantized`: how many updates there have been."""
 
@@ -370,9 +423,11 @@ def _refuse(operator: Any, inside: tuple[type, ...], why: str) -> None:
 def _check_one_memory(operator: Any) -> None:
     why = "what was not sent would be remembered twice, and sent twice"
     _refuse(operator, (ErrorFeedback, MomentumCorrection), why)
+    name = type(operator).__name__
+    _refuse(operator, (Clipped,), f"what was clipped away would come back; write Clipped({name}(…))")
     if getattr(innermost(operator), "unbiased", False):
         raise ValueError(
-            f"{type(operator).__name__} cannot go around RandomK(unbiased=True): scaled by d/k, the update is right "
+            f"{name} cannot go around RandomK(unbiased=True): scaled by d/k, the update is right "
             "on average by itself, and its residual would grow without bound; use unbiased=False"
         )
 

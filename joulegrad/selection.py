@@ -6,6 +6,7 @@
     Threshold       every entry worth at least so much per joule
     RandomK         k entries drawn at random
     PerLayer        any of them in each layer by itself
+    PerChunk        the k entries of largest |g_j| in each run of so many entries
     Blocks          any of them over aligned runs of entries
 
 Each is a frozen dataclass and its own configuration; what it leaves behind is forgotten (see `feedback` for
@@ -41,7 +42,7 @@ from joulegrad.kernels import reference
 from joulegrad.layout import Layout, Segment
 from joulegrad.sparse import SparseUpdate
 
-__all__ = ["CWMP", "Blocks", "BudgetedCWMP", "Certificate", "PerLayer", "RandomK", "Threshold", "TopK"]
+__all__ = ["CWMP", "Blocks", "BudgetedCWMP", "Certificate", "PerChunk", "PerLayer", "RandomK", "Threshold", "TopK"]
 
 
 @dataclass(frozen=True)
@@ -377,6 +378,59 @@ class PerLayer(Rule):
             chosen.append(indices + s.start)
             states.append(inner)
         return torch.cat(chosen), Nested(state.prices, tuple(states))
+
+
+@dataclass(frozen=True)
+class PerChunk(Rule):
+    """The k entries of largest |g_j| in each run of `entries` consecutive ones by itself.
+
+    Chunks start with their layer and do not cross into the next, so that a layer's last one may be short. Nothing is
+    ranked across chunks: they can be worked on side by side, wherever they lie.
+
+    Args:
+        k: how many entries of each chunk.
+        density: instead of k, which fraction of each chunk (rounded down, at least one).
+        entries: how many make a chunk.
+
+    Example:
+        >>> op = PerChunk(k=1, entries=2)
+        >>> sent, _ = op(torch.tensor([9.0, 8.0, -1.0, 1.0, 0.5]), op.init(Layout.from_shapes({"w": (5,)})))
+        >>> sent.indices
+        tensor([0, 2, 4])
+
+    Reference: Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, 2025.
+    """
+
+    k: int | None = None
+    density: float | None = None
+    _: KW_ONLY
+    entries: int = 4096
+
+    def __post_init__(self) -> None:
+        check_size(self)
+        if not is_count(self.entries) or self.entries < 1:
+            raise ValueError(f"entries must be a whole number ≥ 1, got {self.entries!r}")
+
+    def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
+        """The k largest |g_j| of each chunk."""
+        chosen = []
+        for s in state.prices.layout.segments:
+            last = s.stop - s.size % self.entries  # where the short one begins
+            whole, short = update[s.start : last].view(-1, self.entries), update[last : s.stop].view(1, -1)
+            for start, rows in ((s.start, whole), (last, short)):
+                if rows.numel():
+                    chosen.append(start + _largest_of_each(rows.abs(), how_many(self, rows.shape[1])))
+        return torch.cat(chosen), state
+
+
+def _largest_of_each(rows: Tensor, k: int) -> Tensor:
+    """Places of each row's k largest in the whole, ties to the lower index: `reference.best`, side by side."""
+    if k == 0:
+        return torch.arange(0, device=rows.device)
+    threshold = rows.topk(k, dim=1).values[:, -1:]
+    above, ties = rows > threshold, rows == threshold
+    room = k - above.sum(1, keepdim=True)
+    return (above | (ties & (ties.cumsum(1) <= room))).flatten().nonzero().squeeze(1)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,30 @@ ROWS = [
     free(TopK(density=0.1), "topk-density", 17),
     free(TopK(k=0), "topk-none", 0),
     free(TopK(k=10**9), "topk-all", SIZE),
+    free(jg.PerChunk(k=3, entries=16), "per-chunk", 36),
+    free(jg.PerChunk(density=0.2, entries=10), "per-chunk-density", 34),
+    free(jg.PerChunk(k=0, entries=10), "per-chunk-none", 0),
+    free(jg.PerChunk(k=99, entries=7), "per-chunk-all", SIZE),
+    free(jg.LayerWise(density=0.1), "layer-wise", 24),
+    free(jg.Quantized(jg.LayerWise(density=0.1, value_bits=1), bits=1), "layer-wise-1", SIZE),
+    Row(
+        "clipped",
+        lambda c, f: jg.Clipped(CWMP(k=K, cost=c), norm=3.0),
+        lambda: jg.Clipped(TopK(k=K), norm=3.0),
+        K,
+        alone=True,
+    ),
+    Row(
+        "deep-gradient-compression",
+        lambda c, f: jg.Clipped(
+            jg.MomentumCorrection(jg.WarmUp(PerLayer(CWMP(density=0.05, cost=c)), start=0.25, steps=4)), norm=3.0
+        ),
+        lambda: jg.Clipped(
+            jg.MomentumCorrection(jg.WarmUp(PerLayer(TopK(density=0.05)), start=0.25, steps=4)), norm=3.0
+        ),
+        43,
+        alone=True,
+    ),
     free(RandomK(k=K, seed=3), "random", K, random=True),
     free(RandomK(k=K, seed=3, unbiased=True), "random-unbiased", K, random=True, alone=True),
     Row("cwmp", lambda c, f: CWMP(k=K, cost=c), lambda: TopK(k=K), K),

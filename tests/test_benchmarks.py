@@ -98,8 +98,8 @@ def test_a_picture_of_other_results_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     assert tables.main() == 0
     (tmp_path / "select.json").write_text((ROOT / "benchmarks/results/select.json").read_text() + "\n")
-    names = ("wire.json", "demo.json", "pareto.json", "sensitivity.json", "simulate.json", "many_clients.json")
-    for name in names:
+    names = ("wire", "demo", "pareto", "sensitivity", "simulate", "simulate_gpu", "many_clients")
+    for name in (f"{name}.json" for name in names):
         (tmp_path / name).write_text((ROOT / "benchmarks/results" / name).read_text())
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     assert tables.main() == 1

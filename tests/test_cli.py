@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,9 @@ from typer.testing import CliRunner
 from wire_cases import LAYOUT, sparse
 
 import joulegrad as jg
-from joulegrad.cli import app, display
+from joulegrad.cli import app, display, experiments
 from joulegrad.lab import doctor, store
+from joulegrad.lab.simulate import Simulation
 from joulegrad.profiles import device, to_toml
 
 
@@ -352,6 +354,23 @@ def test_in_a_terminal_there_is_a_bar(monkeypatch):
     for words in ("1/3", "accuracy 50.0%", "2 MB up", "2 min 0 s left"):
         assert words in file.getvalue()
     assert max(len(line) for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).splitlines()) <= 70
+
+
+def test_a_dry_run_does_not_wait_for_long_rounds(folder, monkeypatch):
+    """The plan is what was asked for; its time is only estimated where that is quick, or as long as one is patient."""
+    (folder / "slow.toml").write_text('rounds = 1\nmodel = "logistic"\n[sweep]\nseed = [0, 1]\n')
+    monkeypatch.setattr(experiments, "PATIENCE", 1)
+    monkeypatch.setattr(Simulation, "round", lambda self: time.sleep(30))
+    shown = run("sweep", "slow.toml", "--dry-run", width=200)
+    assert shown.exit_code == 0, shown.output
+    assert "seed=1" in shown.output
+    assert "two rounds of the first were not over after 1 s, so there is no estimate" in shown.output
+
+    def interrupted(self: Simulation) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Simulation, "round", interrupted)
+    assert "not over when it was stopped" in run("sweep", "slow.toml", "--dry-run", width=200).output
 
 
 def test_a_sweep_with_a_run_that_fails(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from joulegrad.lab.data import Data
 from joulegrad.lab.experiment import DENSE, Experiment, LocalSGD, Server
 from joulegrad.lab.partition import IID, ByColumn, Dirichlet
 from joulegrad.lab.simulate import Simulation
+from joulegrad.lab.workers import Turn, cores
 
 LN2 = math.log(2)
 EF = ErrorFeedback(TopK(density=0.05))
@@ -462,6 +464,57 @@ def test_a_model_that_the_server_ruins_is_found(mine):
     rows, _ = played(replace(experiment, on_nan="drop"))
     assert rows[0]["loss"] is None
     assert rows[1]["lost"] == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def every_core():
+    """Torch's threads in this process: one a core, and two at least."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(2, cores()))
+    torch.ones(1 << 20).exp()  # they are there, and a fork's child has none of them
+    yield torch.get_num_threads()
+    torch.set_num_threads(before)
+
+
+def test_a_round_that_fails_gives_the_threads_back(every_core, monkeypatch):
+    """At once, and not when what it leaves behind is collected: a traceback that somebody keeps holds it."""
+    with Simulation(replace(SMALL, local=LocalSGD(lr=1e38)), workers=1) as simulation:
+        with pytest.raises(Diverged) as kept:
+            simulation.round()
+        assert torch.get_num_threads() == every_core
+
+    def interrupted(payload, layout):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("joulegrad.lab.simulate.parse", interrupted)
+    with Simulation(SMALL, workers=1) as simulation:
+        with pytest.raises(KeyboardInterrupt) as also:  # in the server's part, as a notebook's button does
+            simulation.round()
+        assert torch.get_num_threads() == every_core
+    assert kept.traceback
+    assert also.traceback
+
+
+def test_workers_do_not_end_what_the_parent_left_behind(mine, every_core):
+    """A round of which nobody awaits the end: a worker that ended it would give itself the parent's threads, and wait
+    for them for ever in the next product."""
+    with Simulation(SMALL, workers=1) as simulation:
+        answers = simulation.engine.train(0, _turns(simulation), simulation.weights, simulation.buffers)
+        next(answers)
+        left_behind = [answers]
+        left_behind.append(left_behind)  # as a traceback and what it is the traceback of
+        gc.disable()
+        try:
+            del answers, left_behind
+            rows, _ = played(replace(HAND, model="mine:Tidy"), rounds=1)
+        finally:
+            gc.enable()
+    assert rows[0]["lost"] == []
+
+
+def _turns(simulation):
+    clients = range(len(simulation.parts))
+    return [Turn(client, simulation.places.turn(client, False)) for client in clients]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +29,8 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Instead of what the file says, such as local.lr=0.1; repeatable."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing unless it goes wrong.")]
+
+PATIENCE = 60  # seconds that an estimate of the time may take
 
 RUN_EXAMPLES = """\b
 Examples:
@@ -262,11 +267,21 @@ def _plan(jobs: list[Any], at_once: int | None, device: str) -> None:
         return
     most = min(at_once or (cores() if device == "cpu" else 1), len(left))
     begin, started = time.process_time(), time.monotonic()  # what this process has taken to import, so will each run
-    with Simulation(left[0].experiment, device=device, workers=max(cores() // most, 1)) as simulation:
-        simulation.round()
-        first = time.monotonic()
-        simulation.round()
-        each = time.monotonic() - first
+    try:
+        with (
+            console.status("Two rounds of the first, to estimate the time; Ctrl-C leaves it at that."),
+            _at_most(PATIENCE),
+            Simulation(left[0].experiment, device=device, workers=max(cores() // most, 1)) as simulation,
+        ):
+            simulation.round()
+            first = time.monotonic()
+            simulation.round()
+            each = time.monotonic() - first
+    except (KeyboardInterrupt, TimeoutError) as why:
+        waited = f"after {PATIENCE} s" if isinstance(why, TimeoutError) else "when it was stopped"
+        text = f"{len(left)} runs; two rounds of the first were not over {waited}, so there is no estimate of the time"
+        display.line(console, text)
+        return
     begin += first - started
     rounds = sum(job.experiment.rounds - len(job.rounds) for job in left)
     display.line(
@@ -275,6 +290,25 @@ def _plan(jobs: list[Any], at_once: int | None, device: str) -> None:
         f"{display.duration((len(left) * begin + rounds * each) / most)}, if each takes {begin:.0f} s to begin and "
         f"{each:.2f} s a round, as the first of them did just now",
     )
+
+
+@contextmanager
+def _at_most(seconds: int) -> Iterator[None]:
+    """A TimeoutError when it takes longer, where the system has alarms."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _settings(file: Path | None, overrides: list[str] | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeAlias
 
@@ -23,6 +23,7 @@ from joulegrad.state import state_tensors
 
 __all__ = [
     "Answer",
+    "Answers",
     "Diverged",
     "Examples",
     "Memory",
@@ -61,6 +62,9 @@ class Answer(NamedTuple):
     payload: bytes
     loss: float  # mean over the examples that it trained on
     seconds: dict[str, float]  # train, compress, encode
+
+
+Answers: TypeAlias = Generator[Answer | Diverged, None, None]  # closed, it need not go on
 
 
 def draws(experiment: Experiment, purpose: int, *at: int) -> np.random.Generator:

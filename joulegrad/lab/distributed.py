@@ -21,7 +21,7 @@ from joulegrad.lab.simulate import Row
 from joulegrad.lab.store import HEADER, finished, read_header, read_rounds
 from joulegrad.lab.workers import die_with
 
-__all__ = ["ENGINES", "SAFE", "Stopped", "play"]
+__all__ = ["ENGINES", "SAFE", "Stopped", "check", "play"]
 
 ENGINES = ("local", "flower-sim", "flower")
 SAFE = {  # nothing is installed while it runs, nothing is reported, Ray stays on loopback (it says Windows; Linux too)
@@ -85,6 +85,7 @@ def play(
     """
     if engine not in ENGINES[1:]:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    check(experiment)
     _tool("flwr")
     folder = folder.absolute()
     if (folder / HEADER).exists():
@@ -106,6 +107,20 @@ def play(
             n = getattr(experiment.partition, "clients", None) or _clients(experiment)
             command += ["--federation-config", f"num-supernodes={n} client-resources-num-cpus=1"]
         return _watched(command, env, experiment, folder, seen)
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse what would be counted, and not be what is sent: Flower's nodes get the server's model, as deltas."""
+    if not isinstance(experiment.downlink, str):
+        raise ValueError(
+            "on Flower the server sends its model as it is, whole or in deltas; an operator as downlink is played by "
+            'the local engine alone: leave --engine out, or set downlink = "delta"'
+        )
+    if experiment.initial == "drawn":
+        raise ValueError(
+            'on Flower a node gets its first model from the server; initial = "drawn" is played by the local engine '
+            "alone: leave --engine out, or leave initial out"
+        )
 
 
 def _written(experiment: Experiment, folder: Path, engine: str) -> Path:

@@ -42,7 +42,7 @@ from joulegrad.lab.archives import ARCHIVES
 from joulegrad.lab.data import Data
 from joulegrad.lab.partition import IID, ByColumn, Dirichlet, Partition, Quantity, Shards
 
-__all__ = ["DENSE", "Experiment", "LocalSGD", "Server", "anywhere", "changed", "load"]
+__all__ = ["DENSE", "LATER", "Experiment", "LocalSGD", "Server", "anywhere", "changed", "load"]
 
 DENSE = TopK(density=1.0)  # every entry: the baseline, `compress = "dense"`
 
@@ -166,8 +166,11 @@ class Experiment:
         clients_per_round: how many are sampled; None: all.
         dropout: the chance that a sampled client vanishes after training: nothing arrives, its memory is as before.
         weights: p_k by the number of "examples", or "equal".
-        downlink: what the server sends: the "dense" model, or only what has changed since the client's last round
-            ("delta"), as new values, whichever is shorter.
+        downlink: what the server sends: the "dense" model; only what has changed since the client's last round
+            ("delta"), as new values, whichever is shorter; or what an operator chooses of each round's movement, with
+            the server's own memory: clients then train from the model that they have received, and it is what is evaluated.
+        initial: how a client comes by the model before the first round: it is "sent", or "drawn" by the client itself
+            from the seed, which is 8 bytes.
         buffers: BatchNorm's running statistics: "average" sends and counts them; "local" keeps them on the clients,
             and evaluation normalises each test batch by itself.
         precision: of training and evaluation: "float32", "tf32" (a GPU's) or "bfloat16" (autocast).
@@ -189,7 +192,8 @@ class Experiment:
     clients_per_round: int | None = None
     dropout: float = 0.0
     weights: Literal["examples", "equal"] = "examples"
-    downlink: Literal["dense", "delta"] = "dense"
+    downlink: str | Compressor = "dense"
+    initial: Literal["sent", "drawn"] = "sent"
     buffers: Literal["average", "local"] = "average"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cost: Cost = LayerType()
@@ -213,6 +217,8 @@ class Experiment:
             raise ValueError("compress names no operator; for every entry write 'dense'")
         if self.ledger == ():
             raise ValueError("ledger names none; to keep no ledger, leave it out")
+        if self.downlink == DENSE:
+            object.__setattr__(self, "downlink", "dense")  # one way to write it
         for key in TEXTS:
             value = getattr(self, key)
             for each in value if isinstance(value, tuple) and key in MANY else (value,):
@@ -236,11 +242,14 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON or TOML; `Experiment.of` reads it.
 
+        A key that came later is left out at its default, so that older runs keep their names, and go on.
+
         Example:
             >>> Experiment.of(Experiment(rounds=3).to_dict()) == Experiment(rounds=3)
             True
         """
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        found = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {key: value for key, value in found.items() if key not in LATER or value != LATER[key]}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Experiment:
@@ -254,15 +263,22 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+LATER = {"initial": "sent"}  # keys that older results lack
+DOWNLINKS = ("dense", "delta")  # what the server sends where that is no operator
 TABLES: dict[str, type] = {"data": Data, "local": LocalSGD, "server": Server}
 TEXTS = {  # settings written as in Python: what they are, and the method that they have
     "partition": ("a partition", "split"),
     "compress": ("an operator", "init"),
+    "downlink": ("an operator", "init"),
     "cost": ("a cost model", "joules"),
     "ledger": ("a ledger", "uplink"),
 }
 MANY = ("compress", "ledger")  # of which a fleet may have several
-EXAMPLES = {"compress": "TopK(density=0.1)", "ledger": "Ledger(device='phone', link='wifi-ac')"}
+EXAMPLES = {
+    "compress": "TopK(density=0.1)",
+    "downlink": "ErrorFeedback(TopK(density=0.03))",
+    "ledger": "Ledger(device='phone', link='wifi-ac')",
+}
 PARTITIONS = {kind.__name__: kind for kind in (IID, ByColumn, Dirichlet, Quantity, Shards)}
 OPERATORS = {
     name: value
@@ -321,8 +337,9 @@ def changed(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]
         raise ValueError(f"{key}: {first} has no parts")
     if first == "ledger" and settings.get(first) is None:
         raise ValueError(f'{key}: no ledger is kept; give one first, such as ledger = "{EXAMPLES[first]}"')
-    if first == "compress" and settings.get(first, "dense") == "dense":
-        raise ValueError(f"{key}: compress is 'dense', which has no parts; name an operator first")
+    if first in ("compress", "downlink") and settings.get(first, "dense") in DOWNLINKS:
+        mode = settings.get(first, "dense")
+        raise ValueError(f"{key}: {first} is {mode!r}, which has no parts; name an operator first")
     now = _value(Experiment, first, settings[first]) if first in settings else getattr(Experiment(), first)
     if isinstance(value, list):
         value = tuple(value)
@@ -367,10 +384,13 @@ def _value(kind: type, key: str, value: Any) -> Any:
 def _text(key: str, value: Any) -> Any:
     """An object from its text."""
     if not isinstance(value, str):
-        example = EXAMPLES["ledger"] if key == "ledger" else notation.write(getattr(Experiment(), key))
+        default = getattr(Experiment(), key)
+        example = EXAMPLES[key] if default is None or isinstance(default, str) else notation.write(default)
         raise ValueError(f'{key} is written as in Python, {key} = "{example}", got {value!r}')
     if key == "compress" and value == "dense":
         return DENSE
+    if key == "downlink" and (value in DOWNLINKS or value.isidentifier()):
+        return value
     try:
         found = _read(key, value)
     except ValueError as why:
@@ -391,6 +411,11 @@ def _read(key: str, value: str) -> Any:
 
 def _check_kind(key: str, value: Any) -> None:
     what, method = TEXTS[key]
+    if key == "downlink" and isinstance(value, str):
+        if value not in DOWNLINKS:
+            hint = notation.among(value, DOWNLINKS)
+            raise ValueError(f"downlink {value!r} is not allowed{hint}, or an operator, such as {EXAMPLES[key]}")
+        return
     if isinstance(value, type) or not hasattr(value, method):
         example = EXAMPLES.get(key) or notation.write(getattr(Experiment, key))
         raise ValueError(f"{key} must be {what}, such as {example}, got {value!r}")

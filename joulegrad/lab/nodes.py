@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +32,8 @@ from joulegrad.flower.broadcast import Asked, Broadcast
 from joulegrad.flower.client import NOTES, tag_of
 from joulegrad.flower.fleet import exchange
 from joulegrad.flower.refusal import Rejected, opened
-from joulegrad.lab import data, models
-from joulegrad.lab.client import Answer, Diverged, Examples, Replica
+from joulegrad.lab import data, distributed, models
+from joulegrad.lab.client import Answer, Answers, Diverged, Examples, Replica
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.simulate import Simulation
 from joulegrad.lab.store import Folder, _write
@@ -128,6 +127,7 @@ class Nodes:
     """
 
     def __init__(self, simulation: Simulation, model: torch.nn.Module, grid: Grid, folder: Path) -> None:
+        distributed.check(simulation.experiment)
         torch.set_num_threads(1)
         self.simulation, self.grid, self.file = simulation, grid, folder / FLEET
         self.replica = Replica(simulation.experiment, Examples.of(simulation.task, model), simulation.layout, model)
@@ -137,7 +137,7 @@ class Nodes:
         self.nodes: dict[int, int] = {}  # client → node
         self.begun = False
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """Answers, or why there is none; those who vanish are not asked."""
         if t and not self.begun:
             self._recall(t)

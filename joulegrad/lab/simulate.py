@@ -1,6 +1,7 @@
 """The paper's protocol, round by round.
 
-    broadcast        every sampled client gets the model, or what has changed since its last round
+    broadcast        every sampled client gets the model, what has changed since its last round, or what an operator
+                     chooses of it
     train            LocalSGD on its own examples; its update is what it was given minus what it has
     compress         its operator chooses what to send, and remembers the rest
     encode           a payload: its length is what was sent
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,9 +28,9 @@ import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
 from joulegrad.lab.accounts import Accounts
-from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Diverged, draws, own_buffers, remembered
+from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Answers, Diverged, draws, own_buffers, remembered
 from joulegrad.lab.data import Task
-from joulegrad.lab.downlink import Downlink
+from joulegrad.lab.downlink import downlink
 from joulegrad.lab.experiment import Experiment
 from joulegrad.lab.memories import Memories, Places
 from joulegrad.lab.workers import Turn, Workers
@@ -45,7 +47,7 @@ COUNTED = 20_000  # numbers: a header says who has which classes up to so many
 class Engine(Protocol):
     """Who plays the clients' turns: processes on the CPU, or a GPU."""
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """What comes back from each client, in any order."""
         ...
 
@@ -102,7 +104,7 @@ class Simulation:
         self.weights, self.buffers = self.layout.values(model), self.layout.buffer_values(model)
         self.rule = experiment.server.rule(self.weights)
         self.places = Places(len(self.parts))
-        self.downlink = Downlink(experiment.downlink, self.layout, len(self.parts))
+        self.downlink = downlink(experiment, self.layout, len(self.parts), self.weights)
         self.accounts = Accounts(experiment, model, self.task.shape, [len(part) for part in self.parts])
         own = own_buffers(model, self.layout)
         empty = [remembered(operator.init(self.layout), own) for operator in experiment.operators]
@@ -140,14 +142,16 @@ class Simulation:
         places = {client: self.places.turn(client, client in vanishing) for client in able}
         turns = [Turn(c, places[c], self.accounts.most(c, bytes_down[c])) for c in able]
         heard = _Heard(self.prices)
-        answers = self.engine.train(t, turns, self.weights, self.buffers)
-        mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
+        with closing(self.engine.train(t, turns, self.received, self.buffers)) as answers:  # now, whatever goes wrong
+            mean = self._mean(heard.each(self._arriving(answers, bytes_down, vanishing, heard), self.layout))
         self.t += 1
         for turn in turns:
             if turn.client not in heard.lost:
                 self.places.moved(turn.client, turn.place)
+        before = self.weights.clone()
         if mean is not None:
             self._step(mean)
+        self.downlink.changed(before, self.weights, self.buffers, self.t)
         done = time.perf_counter()
         heard.seconds["aggregate"] += done - heard.last
         row: Row = {"round": self.t, "accuracy": None, "loss": None}
@@ -160,6 +164,11 @@ class Simulation:
             "bytes_down": sum(bytes_down.values()),
             "seconds": {name: round(s, 6) for name, s in heard.seconds.items()},
         }  # fmt: skip
+
+    @property
+    def received(self) -> Tensor:
+        """The weights that up-to-date clients have: the server's, or what its operator has sent of them."""
+        return self.downlink.received(self.weights)
 
     def facts(self) -> Row:
         """What a result needs to be read: names and sizes behind its lists."""
@@ -194,7 +203,7 @@ class Simulation:
         return {c for c, chance in zip(clients, chances, strict=True) if chance < self.experiment.dropout}
 
     def _arriving(
-        self, answers: Iterator[Answer | Diverged], bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
+        self, answers: Answers, bytes_down: Mapping[int, int], vanishing: set[int], heard: _Heard
     ) -> Iterator[Answer]:
         """The answers that the server gets; everybody pays for what it did."""
         for answer in answers:
@@ -215,16 +224,17 @@ class Simulation:
         return None if first is None else joulegrad.mean(_chained(first, weighted))
 
     def _step(self, mean: Mean) -> None:
-        before = self.weights.clone()
         self.weights.grad = mean.update
         self.rule.step()
         if mean.buffers is not None:
             self.buffers = mean.buffers
-        self.downlink.changed(before, self.weights, self.t)
 
     def _evaluated(self) -> tuple[float, float | None]:
-        """Accuracy and loss; None where the loss is not finite, and nobody wants to stop for it."""
-        accuracy, loss = self.engine.evaluate(self.weights, self.buffers)
+        """Accuracy and loss of the model that clients have, whatever the server's own is.
+
+        The loss is None where it is not finite, and nobody wants to stop for it.
+        """
+        accuracy, loss = self.engine.evaluate(self.received, self.buffers)
         if math.isfinite(loss):
             return accuracy, loss
         if self.experiment.on_nan == "drop":

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from joulegrad.lab.experiment import Experiment, anywhere
+from joulegrad.lab.experiment import LATER, Experiment, anywhere
 from joulegrad.lab.provenance import provenance, versions
 
 try:
@@ -116,7 +116,8 @@ class Folder:
         header = read_header(self.path)
         if header.get(COLLECTED):
             raise ValueError(f"{self.path} is a collected result, from which no run can go on; choose another folder")
-        found, wanted = anywhere(header["experiment"]), json.loads(json.dumps(anywhere(experiment.to_dict())))
+        both = header["experiment"], json.loads(json.dumps(experiment.to_dict()))
+        found, wanted = ({**LATER, **anywhere(e)} for e in both)
         differing = [key for key in wanted if wanted[key] != found.get(key)]
         if differing:
             key = differing[0]

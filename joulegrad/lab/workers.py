@@ -7,6 +7,7 @@ client remembers, and the server's mean is exact in any order of arrival.
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from joulegrad import Layout
-from joulegrad.lab.client import Answer, Diverged, Examples, Memory, Replica
+from joulegrad.lab.client import Answer, Answers, Diverged, Examples, Memory, Replica
 from joulegrad.lab.data import Task
 from joulegrad.lab.dense import Perceptron, together
 from joulegrad.lab.experiment import Experiment
@@ -86,7 +87,7 @@ class Workers:
             self.count, multiprocessing.get_context(method), _begin, (os.getpid(), *everything)
         )
 
-    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Iterator[Answer | Diverged]:
+    def train(self, t: int, turns: list[Turn], weights: Tensor, buffers: Tensor) -> Answers:
         """Answers as they arrive, the client with most examples first to begin."""
         self.weights.copy_(weights)
         self.buffers.copy_(buffers)
@@ -179,7 +180,8 @@ def _begin(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and what it asks for is to end, at once
     die_with(parent)
     _keep_memory()
-    torch.set_num_threads(1)
+    gc.freeze()  # what the parent left behind is not for this process to end: only the parent has what it stands for
+    torch.set_num_threads(1)  # and not more: OpenMP's threads stayed in the parent, and it would wait for them for ever
     _worker = _Worker(Replica(experiment, examples, layout, model), parts, memories, weights, buffers, dense)
 
 

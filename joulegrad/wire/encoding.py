@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,6 +13,8 @@ from joulegrad import kernels
 from joulegrad.layout import Layout
 from joulegrad.sparse import Codes, SparseUpdate, check_increasing
 from joulegrad.wire import header
+
+Supported: TypeAlias = tuple[bytes, memoryview, NDArray[np.int64]]  # layers' headers, indices, bounds of layers
 
 
 def encode(sparse: SparseUpdate, layout: Layout) -> bytes:
@@ -34,16 +38,31 @@ def encode(sparse: SparseUpdate, layout: Layout) -> bytes:
     """
     if sparse.size != layout.size:
         raise ValueError(f"the update has {sparse.size} entries, the layout {layout.size}")
-    on_cpu = sparse.indices.cpu()
-    check_increasing(on_cpu, layout.size)  # a GPU's have not been checked yet
-    indices = np.ascontiguousarray(on_cpu.numpy())
-    ends = layout.ends.numpy()
-    bounds = np.concatenate([[0], np.searchsorted(indices, ends)])
-    layers, data = _indices(indices, bounds, layout)
+    layers, data, bounds = _everything(sparse, layout) or _some(sparse, layout)
     values, coded = _values(sparse, np.diff(bounds))
     buffers = _buffers(sparse, layout)
     flags = header.BUFFERS if layout.buffers else 0
     return header.write(header.Header(values, flags, layout.fingerprint), [layers, data, *coded, buffers])
+
+
+def _everything(sparse: SparseUpdate, layout: Layout) -> Supported | None:
+    """Of an update with every entry, whose indices need not leave a GPU; None where it has fewer."""
+    from joulegrad.kernels import supports
+
+    indices = sparse.indices
+    if len(indices) != layout.size or not torch.equal(indices, torch.arange(len(indices), device=indices.device)):
+        return None
+    heads = bytes(supports.ALL if s.size else supports.NONE for s in layout.segments)
+    return heads, memoryview(b""), np.concatenate([[0], layout.ends.numpy()])
+
+
+def _some(sparse: SparseUpdate, layout: Layout) -> Supported:
+    """Of any other update."""
+    indices = sparse.indices.cpu()
+    check_increasing(indices, layout.size)  # a GPU's have not been checked yet
+    found = np.ascontiguousarray(indices.numpy())
+    bounds = np.concatenate([[0], np.searchsorted(found, layout.ends.numpy())])
+    return *_indices(found, bounds, layout), bounds
 
 
 def _indices(indices: NDArray[np.int64], bounds: NDArray[np.int64], layout: Layout) -> tuple[bytes, memoryview]:
