@@ -54,10 +54,19 @@ class Campaign:
     paper: Path = ROOT / "paper"
 
     @cached_property
+    def _loaded(self) -> dict[str, dict[str, Any]]:
+        loaded = {file.stem: experiment.load(file) for file in sorted(self.paper.glob("*.toml"))}
+        return {stem: found for stem, found in loaded.items() if "sweep" in found}
+
+    @cached_property
     def plans(self) -> dict[str, list[Job]]:
         """All runs of each sweep, by the name of its file."""
-        loaded = {file.stem: experiment.load(file) for file in sorted(self.paper.glob("*.toml"))}
-        return {stem: sweep.plan(found, Path(stem)) for stem, found in loaded.items() if "sweep" in found}
+        return {stem: sweep.plan(found, Path(stem)) for stem, found in self._loaded.items()}
+
+    @cached_property
+    def swept(self) -> dict[str, list[str]]:
+        """The keys that each goes over."""
+        return {stem: list(found["sweep"]) for stem, found in self._loaded.items()}
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
@@ -175,8 +184,8 @@ def otherwise(way: Way) -> str:
 
 
 def everything(ways: Iterable[Way], way: Way) -> Way | None:
-    """What sends everything, and is otherwise as this one."""
-    return next((w for w in ways if w.family.startswith("everything") and otherwise(w) == otherwise(way)), None)
+    """What sends everything, both ways, and is otherwise as this one."""
+    return named(ways, "; ".join(["everything", *filter(None, [otherwise(way)])]))
 
 
 # --- figures of the page, and main ---

@@ -10,7 +10,6 @@ from pathlib import Path
 
 sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
 
-import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, stdev
@@ -45,6 +44,7 @@ from joulegrad.lab.report.runs import Run
 from joulegrad.lab.report.statistics import Interval, difference, first_to_reach, ratio
 from joulegrad.lab.report.ways import Way
 from joulegrad.lab.sweep import Job
+from joulegrad.lab.tables import flat
 
 # --- in words ------------------------------------------------------------------------------------------------------
 
@@ -102,9 +102,10 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1) ->
 def coverage(c: Campaign) -> str:
     """Which runs are here, and which are not."""
     rows, absent = [], []
+    every = {results.fingerprint(run) for runs in c.runs.values() for run in runs}  # some are of several sweeps
     for stem, jobs in c.plans.items():
-        there = {results.fingerprint(run) for run in c.runs.get(stem, [])}
         wanted = {job.experiment.fingerprint: job for job in jobs}
+        there = {results.fingerprint(run) for run in c.runs.get(stem, [])} | (every & wanted.keys())
         rows.append(
             [f"`paper/{stem}.toml`", str(len(jobs)), str(len(there & wanted.keys())), str(len(there - wanted.keys()))]
         )
@@ -114,9 +115,7 @@ def coverage(c: Campaign) -> str:
         lost: dict[str, list[int]] = {}
         for fingerprint, job in wanted.items():
             if fingerprint not in there:
-                parts = [f"{key}={v}" for key, v in _chosen(job).items() if key not in ("seed", "compress")]
-                name = " ".join([str(_chosen(job).get("compress", "")), *parts])
-                lost.setdefault(name, []).append(job.experiment.seed)
+                lost.setdefault(_chosen(job, c.swept[stem]), []).append(job.experiment.seed)
         absent += [f"- `{stem}`: `{name}`, seeds {seeds(those)}" for name, those in lost.items()]
     others = [stem for stem in c.runs if stem not in c.plans]
     rows += [[f"`results/{stem}`, of no sweep here", "–", "–", str(len(c.runs[stem]))] for stem in others]
@@ -125,11 +124,12 @@ def coverage(c: Campaign) -> str:
     return "\n\n".join([*parts, _provenance(c)])
 
 
-def _chosen(job: Job) -> dict[str, Any]:
-    """What the sweep goes over."""
-    plain = job.experiment.to_dict()
-    swept = [part.partition("=")[0] for part in job.label.split(" ") if "=" in part]
-    return {key: plain[key] for key in plain if key in swept}
+def _chosen(job: Job, swept: Iterable[str]) -> str:
+    """What a sweep's run sends, and what else the sweep goes over, but for the seed."""
+    plain = flat(job.experiment.to_dict())
+    others = [key for key in swept if key not in ("seed", "compress") and "compress." not in key]
+    own = [f"{name}={value}" for name, value in plain.items() for key in others if f"{name}.".startswith(f"{key}.")]
+    return " ".join([str(plain["compress"]), *own])
 
 
 def _provenance(c: Campaign) -> str:
@@ -207,7 +207,11 @@ def _fewer(c: Campaign, of: Callable[[Way], BySeed], limit: float) -> list[str]:
     compared = False
     for way in ways:
         dense = everything(ways, way)
-        if dense is None or dense is way or len(accuracies(way).keys() & accuracies(dense).keys()) < SEEDS:
+        if (
+            dense is None
+            or way.family.startswith("everything")
+            or len(accuracies(way).keys() & accuracies(dense).keys()) < SEEDS
+        ):
             continue
         gained, fewer = difference(accuracies(way), accuracies(dense)), ratio(of(dense), of(way))
         if gained is None or fewer is None:
@@ -218,10 +222,12 @@ def _fewer(c: Campaign, of: Callable[[Way], BySeed], limit: float) -> list[str]:
     if best is None:
         return ["none at equal accuracy", "missed"] if compared else UNKNOWN
     fewer_by, way, gain = best
-    return [
-        f"{fewer_by:,.0f} ×: {way.name}, accuracy {100 * gain:+.2f} points",
-        "none" if fewer_by >= limit else "missed",
-    ]
+    found = f"{fewer_by:,.0f} ×: {way.name}, accuracy {100 * gain:+.2f} points"
+    papers = named(ways, "everything")
+    if otherwise(way) and papers is not None:
+        less = points(difference(accuracies(way), accuracies(papers)))
+        found += f"; {less} against the dense of `{RESNET}`, which does not do {otherwise(way)}"
+    return [found, "none" if fewer_by >= limit else "missed"]
 
 
 def beside(c: Campaign) -> str:
@@ -356,17 +362,18 @@ def frontier(c: Campaign) -> str:
     ways = c.ways(*c.kin(RESNET))
     if not any(everything(ways, way) for way in ways):
         return "No run that sends everything is here yet, so there is nothing to compare with."
+    kinds = [otherwise(way) for way in ways if otherwise(way)]
+    usual = max(kinds, key=kinds.count) if kinds else None
     rows = []
     for way in sorted(ways, key=lambda way: fmean(up(way).values())):
         entries = sum(row["entries"] for run in way.runs for row in run.rows)
-        bits = 8 * sum(up(way).values()) / entries if entries else math.nan
+        bits = f"{8 * sum(up(way).values()) / entries:.1f}" if entries else "–"
         dense = everything(ways, way)
         less = "–" if dense is None or dense is way else points(difference(accuracies(way), accuracies(dense)))
         fewer = ["–" if dense is None else times(of(dense), of(way)) for of in (up, both)]
         sent = [f"{fmean(joules(way, link).values()) / 1e3:.3g}" for link in LINKS]
-        rows.append([
-            way.name, _n(way), percent(accuracies(way)), less, *fewer, f"{bits:.1f}", *sent,
-        ])  # fmt: skip
+        name = way.name if otherwise(way) != usual else f"† {_without(way, usual)}"
+        rows.append([name, _n(way), percent(accuracies(way)), less, *fewer, bits, *sent])
     heads = [
         "sends",
         "seeds",
@@ -376,12 +383,22 @@ def frontier(c: Campaign) -> str:
         "× fewer both ways",
         "bits an entry up",
     ]
-    return table([*heads, *(f"kJ, {name}" for name in LINKS.values())], rows, left=2) + (
-        "\n\nkJ: modelled from coded bytes, for all clients and rounds, on a phone by "
+    notes = [
+        "kJ: modelled from coded bytes, for all clients and rounds, on a phone by "
         + " and ".join(f"`{link}`" for link in LINKS)
         + f"; both ways, with the radio's tail. Training comes on top, {training(c):,.0f} kJ as modelled for the same "
-        "phone, whatever is sent."
-    )
+        "phone, whatever is sent. *Dense* is everything sent both ways, all else alike: – where that has not been run."
+    ]
+    notes += [f"† {usual}"] if usual else []
+    told = table([*heads, *(f"kJ, {name}" for name in LINKS.values())], rows, left=2)
+    return "\n\n".join([told, *notes])
+
+
+def _without(way: Way, told: str) -> str:
+    """A way's name but for what a mark says of it."""
+    family, *own = way.family.split("; ")
+    kept = [each for each in own if each not in told.split("; ")]
+    return "; ".join([family, *kept]) + (f", {way.knob}" if way.knob else "")
 
 
 def training(c: Campaign) -> float:

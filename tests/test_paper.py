@@ -25,7 +25,7 @@ SIZES = {  # entries, and how many cost 5
 def test_a_sweep_of_the_paper_can_be_planned(file, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # where the files say that they are played
     jobs = sweep.plan(experiment.load(file), tmp_path)
-    assert len({job.experiment.seed for job in jobs}) >= 3
+    assert len({job.experiment.seed for job in jobs}) >= 3 or file.name.startswith("frontier-")  # the finalists have
     assert {job.experiment.rounds for job in jobs} == {50}
     assert {job.experiment.partition.clients for job in jobs} == {10}
     local = jobs[0].experiment.local
