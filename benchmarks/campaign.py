@@ -1,10 +1,10 @@
-"""What docs/results says: tables of the runs in results/, beside the paper's numbers and what was asked for.
+"""Write docs/results from the runs in results/: tables and figures, beside the paper's numbers and what was asked for.
 
-    python benchmarks/campaign.py       # or: make results-report; tables and figures, from files alone
+    python benchmarks/campaign.py       # or: make results-report; from files alone, without a GPU
 
-True of whatever lies there: a run that is missing is said to be, and a figure of one seed has no spread.
-`campaign_figures` draws; `readings` looks for the paper's energies; `tables.py --check` says whether the page is what
-the files give.
+True of whatever lies there: a run that is missing is said to be, and a figure of one seed has no spread. This file
+reads the results; `campaign_tables` makes the page's blocks, `campaign_figures` draws, `readings` looks for the paper's
+energies. `tables.py --check` says whether the page is what the files give.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.p
 
 import hashlib
 import math
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, stdev
 from typing import Any
 
-import readings
 from joulegrad.energy import Ledger
-from joulegrad.lab import experiment, results, sessions, sweep
+from joulegrad.lab import experiment, results, sweep
 from joulegrad.lab.report import read
 from joulegrad.lab.report.runs import Run
-from joulegrad.lab.report.statistics import Interval, difference, first_to_reach, ratio
 from joulegrad.lab.report.ways import Way, names
+from joulegrad.lab.store import HEADER, ROUNDS
 from joulegrad.lab.sweep import Job
 from joulegrad.lab.tables import flat
 
@@ -37,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = "docs/results/index.md"
 RESNET, VGG, READINGS = "cifar10-resnet18", "cifar10-vgg11", "cifar10-readings"
 EQUAL = 0.005  # of accuracy: half a point
+EXAMPLES = 50_000  # of CIFAR-10, which the clients divide among themselves
 SEEDS = 3  # that a verdict needs
 LINKS = {"wifi-ac": "WiFi", "lte-2012": "LTE"}  # of a phone
 BySeed = dict[int, float]
@@ -55,28 +54,39 @@ class Campaign:
     paper: Path = ROOT / "paper"
 
     @cached_property
+    def _loaded(self) -> dict[str, dict[str, Any]]:
+        loaded = {file.stem: experiment.load(file) for file in sorted(self.paper.glob("*.toml"))}
+        return {stem: found for stem, found in loaded.items() if "sweep" in found}
+
+    @cached_property
     def plans(self) -> dict[str, list[Job]]:
         """All runs of each sweep, by the name of its file."""
-        loaded = {file.stem: experiment.load(file) for file in sorted(self.paper.glob("*.toml"))}
-        return {stem: sweep.plan(found, Path(stem)) for stem, found in loaded.items() if "sweep" in found}
+        return {stem: sweep.plan(found, Path(stem)) for stem, found in self._loaded.items()}
+
+    @cached_property
+    def swept(self) -> dict[str, list[str]]:
+        """The keys that each goes over."""
+        return {stem: list(found["sweep"]) for stem, found in self._loaded.items()}
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """Finished runs by the name of their sweep."""
-        if not self.results.is_dir():
-            return {}
+        """Finished runs by the sweep that planned them; of those that none did, by the folder that they lie in."""
+        planned = {stem: {job.experiment.fingerprint for job in jobs} for stem, jobs in self.plans.items()}
         found: dict[str, list[Run]] = {}
-        for folder in sorted(path for path in self.results.iterdir() if path.is_dir()):
-            those = [run for run in read([folder]).runs if run.state == "finished"]
-            if those:
-                found[folder.name] = those
+        if not any(self.results.glob(f"*/*/{HEADER}")):
+            return found
+        for run in read([self.results]).runs:
+            name, own = run.folder.parent.name, results.fingerprint(run)
+            homes = [stem for stem in planned if own in planned[stem]]
+            if run.state == "finished":
+                found.setdefault(name if name in homes or not homes else homes[0], []).append(run)
         return found
 
     def ways(self, *stems: str) -> list[Way]:
         """Runs that differ in their seed alone, put together.
 
-        They are named by what they send, and by what else they do otherwise than the first sweep; a ledger changes
-        nothing that is learned.
+        They are named by what they send and, after a semicolon, by what else they do otherwise than the first sweep;
+        a ledger changes nothing that is learned.
         """
         runs = [run for stem in stems for run in self.runs.get(stem, [])]
         usual = _told(self.plans[stems[0]][0].experiment.to_dict()) if stems and stems[0] in self.plans else {}
@@ -87,21 +97,20 @@ class Campaign:
             own = [
                 f"{key}={value}" for key, value in _told(run.header["experiment"]).items() if usual.get(key) != value
             ]
-            made.setdefault((" ".join([family, *own]), knob), {}).setdefault(run.seed, run)
+            made.setdefault(("; ".join([family, *own]), knob), {}).setdefault(run.seed, run)
         return [Way(*name, tuple(those[seed] for seed in sorted(those))) for name, those in made.items()]
 
     def kin(self, stem: str) -> list[str]:
         """The sweeps that play the same network on the same data, for as many rounds."""
-        if stem not in self.plans:
-            return []
-        of = {name: _task(jobs[0]) for name, jobs in self.plans.items()}
-        return [stem, *(name for name in of if of[name] == of[stem] and name != stem)]
+        of = {name: _task(runs[0].header["experiment"]) for name, runs in self.runs.items()}
+        of |= {name: _task(jobs[0].experiment.to_dict()) for name, jobs in self.plans.items()}
+        return [stem, *(name for name in of if of[name] == of.get(stem) and name != stem)]
 
     def digest(self) -> str:
         """Of all results: what a figure says that it was drawn from."""
         found = hashlib.sha256()
         for file in sorted(self.results.rglob("*")) if self.results.is_dir() else []:
-            if file.name in ("header.json", "rounds.jsonl"):
+            if file.name in (HEADER, ROUNDS):
                 found.update(str(file.relative_to(self.results)).encode() + b"\n" + file.read_bytes())
         return found.hexdigest()
 
@@ -112,9 +121,8 @@ def _told(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flat({key: value for key, value in plain.items() if key not in ("compress", "seed", "ledger")})
 
 
-def _task(job: Job) -> tuple[Any, ...]:
-    e = job.experiment
-    return e.model, e.data.name, e.partition, e.rounds
+def _task(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return settings["model"], settings["data"]["name"], settings["partition"], settings["rounds"]
 
 
 # --- figures of a way, by seed ---------------------------------------------------------------------------------------
@@ -165,389 +173,22 @@ def named(ways: Iterable[Way], family: str, knob: str = "") -> Way | None:
 
 def counterpart(ways: Iterable[Way], way: Way) -> Way | None:
     """The same with Top-K in CWMP's place."""
-    return named(ways, way.family.replace("CWMP", "TopK"), way.knob) if "CWMP" in way.family else None
+    family, n = re.subn(r"\bCWMP\b(\([^()]*\))?", "TopK", way.family)
+    return named(ways, family, way.knob) if n else None
 
 
-# --- in words ------------------------------------------------------------------------------------------------------
+def otherwise(way: Way) -> str:
+    """What a way does otherwise than its sweep beside sending: ways that differ in it learn differently."""
+    _, *own = way.family.split("; ")
+    return "; ".join(each for each in own if not each.startswith("downlink"))
 
 
-def percent(values: BySeed) -> str:
-    """A mean and the standard deviation over seeds."""
-    return spread([100 * v for v in values.values()], ".2f", " %")
+def everything(ways: Iterable[Way], way: Way) -> Way | None:
+    """What sends everything, both ways, and is otherwise as this one."""
+    return named(ways, "; ".join(["everything", *filter(None, [otherwise(way)])]))
 
 
-def spread(values: list[float], form: str, unit: str = "") -> str:
-    """A mean ± a standard deviation; without one where there is one seed."""
-    told = f"{fmean(values):{form}}"
-    return (f"{told} ± {stdev(values):{form}}" if len(values) > 1 else told) + unit
-
-
-def points(found: Interval | None) -> str:
-    """A difference of accuracies and where it may lie."""
-    if found is None:
-        return "–"
-    bounds = "" if found.low is None else f" ({100 * found.low:+.2f} to {100 * found.high:+.2f})"  # type: ignore[operator]
-    return f"{100 * found.mean:+.2f}{bounds}"
-
-
-def saved(found: Interval | None) -> str:
-    """A ratio as what is saved by it."""
-    if found is None:
-        return "–"
-    bounds = "" if found.low is None else f" ({100 * (found.high - 1):+.1f} to {100 * (found.low - 1):+.1f})"  # type: ignore[operator]
-    return f"{100 * (found.mean - 1):+.1f} %{bounds}"
-
-
-def times(numbers: BySeed, less: BySeed) -> str:
-    """How many times fewer, over the seeds that both have."""
-    found = ratio(numbers, less)
-    return "–" if found is None else f"{found.mean:,.0f}" if found.mean >= 100 else f"{found.mean:.3g}"
-
-
-def seeds(values: Iterable[int]) -> str:
-    """Their numbers."""
-    return ", ".join(map(str, sorted(values)))
-
-
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1) -> str:
-    """Markdown; the first columns are text."""
-    heads = list(heads)
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * left + "---:|" * (len(heads) - left)]
-    return "\n".join([*lines, *(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)])
-
-
-# --- blocks of the page ----------------------------------------------------------------------------------------------
-
-
-def coverage(c: Campaign) -> str:
-    """Which runs are here, and which are not."""
-    rows, absent = [], []
-    for stem, jobs in c.plans.items():
-        there = {results.fingerprint(run) for run in c.runs.get(stem, [])}
-        wanted = {job.experiment.fingerprint: job for job in jobs}
-        rows.append(
-            [f"`paper/{stem}.toml`", str(len(jobs)), str(len(there & wanted.keys())), str(len(there - wanted.keys()))]
-        )
-        if not there & wanted.keys():
-            absent.append(f"- `{stem}`: all {len(jobs)}")
-            continue
-        lost: dict[str, list[int]] = {}
-        for fingerprint, job in wanted.items():
-            if fingerprint not in there:
-                parts = [f"{key}={v}" for key, v in _chosen(job).items() if key not in ("seed", "compress")]
-                name = " ".join([str(_chosen(job).get("compress", "")), *parts])
-                lost.setdefault(name, []).append(job.experiment.seed)
-        absent += [f"- `{stem}`: `{name}`, seeds {seeds(those)}" for name, those in lost.items()]
-    others = [stem for stem in c.runs if stem not in c.plans]
-    rows += [[f"`results/{stem}`, of no sweep here", "–", "–", str(len(c.runs[stem]))] for stem in others]
-    parts = [table(["sweep", "planned", "finished, here", "other runs there"], rows)]
-    parts.append("**Missing:**\n\n" + "\n".join(absent) if absent else "No run is missing.")
-    return "\n\n".join([*parts, _provenance(c)])
-
-
-def _chosen(job: Job) -> dict[str, Any]:
-    """What the sweep goes over."""
-    plain = job.experiment.to_dict()
-    swept = [part.partition("=")[0] for part in job.label.split(" ") if "=" in part]
-    return {key: plain[key] for key in plain if key in swept}
-
-
-def _provenance(c: Campaign) -> str:
-    """GPU, versions and commits of all runs here."""
-    headers = [run.header for runs in c.runs.values() for run in runs]
-    if not headers:
-        return "There are no runs yet, so nothing below shows a figure of ours."
-    facts: dict[str, dict[str, None]] = {}
-    for header in headers:
-        told = {
-            "GPU": header.get("gpu") if header.get("device") == "cuda" else None, "device": header.get("device"),
-            "python": header.get("python"), **(header.get("versions") or {}),
-            "commit": (header.get("commit") or "")[:8],
-        }  # fmt: skip
-        for name, value in told.items():
-            if value:
-                facts.setdefault(name, {})[str(value)] = None
-    said = "; ".join(f"{name} {', '.join(values)}" for name, values in facts.items())
-    return f"{len(headers)} runs, from {min(h['started'] for h in headers)[:10]} on: {said}."
-
-
-def asked(c: Campaign) -> str:
-    """What was asked for, what was found, and where it is missed."""
-    rows = [
-        ["VGG-11: less Σc than Top-K at equal accuracy, paired", "at least 40 %", *_vgg(c)],
-        [
-            f"ResNet-18: fewer uplink bytes than dense, accuracy within {_p(EQUAL)} points",
-            "at least 400 ×",
-            *_fewer(c, up, 400),
-        ],
-        [
-            f"ResNet-18: fewer bytes both ways, accuracy within {_p(EQUAL)} points",
-            "at least 100 ×",
-            *_fewer(c, both, 100),
-        ],
-    ]
-    told = (
-        f"*Equal accuracy* is a mean over at least {SEEDS} seeds, paired by seed, that is at most {_p(EQUAL)} points "
-        "below the other's: of *dense* for bytes, of Top-K with the same operators around it and at the same density "
-        "for Σc. Accuracy is that after the last round, never the best of them. What is found is the best way of all "
-        "that are here and finished; its 95 % intervals are in the tables below."
-    )
-    return "\n\n".join([table(["what", "asked", "found", "missed"], rows, left=4), told])
-
-
-def _p(share: float) -> str:
-    return f"{100 * share:g}"
-
-
-UNKNOWN = ["not known", f"not known: no {SEEDS} seeds of both"]
-
-
-def _vgg(c: Campaign) -> list[str]:
-    best: tuple[float, Way, Interval] | None = None
-    compared = False
-    ways = c.ways(*c.kin(VGG))
-    for way in ways:
-        other = counterpart(ways, way)
-        if other is None or len(accuracies(way).keys() & accuracies(other).keys()) < SEEDS:
-            continue
-        compared = True
-        gained, cost = difference(accuracies(way), accuracies(other)), ratio(units(way), units(other))
-        if gained is not None and cost is not None and gained.mean >= -EQUAL and (best is None or cost.mean < best[0]):
-            best = (cost.mean, way, gained)
-    if best is None:
-        return ["none at equal accuracy", "missed"] if compared else UNKNOWN
-    cost_of, way, gained = best
-    found = f"{100 * (1 - cost_of):.1f} %: {way.name}, accuracy {100 * gained.mean:+.2f} points"
-    return [found, "none" if cost_of <= 0.6 else "missed"]
-
-
-def _fewer(c: Campaign, of: Callable[[Way], BySeed], limit: float) -> list[str]:
-    ways = c.ways(*c.kin(RESNET))
-    dense = named(ways, "everything")
-    if dense is None or len(dense.runs) < SEEDS:
-        return UNKNOWN
-    best: tuple[float, Way, float] | None = None
-    compared = False
-    for way in ways:
-        gained, fewer = difference(accuracies(way), accuracies(dense)), ratio(of(dense), of(way))
-        if way is dense or gained is None or fewer is None or min(gained.n, fewer.n) < SEEDS:
-            continue
-        compared = True
-        if gained.mean >= -EQUAL and (best is None or fewer.mean > best[0]):
-            best = (fewer.mean, way, gained.mean)
-    if best is None:
-        return ["none at equal accuracy", "missed"] if compared else UNKNOWN
-    fewer_by, way, gain = best
-    return [
-        f"{fewer_by:,.0f} ×: {way.name}, accuracy {100 * gain:+.2f} points",
-        "none" if fewer_by >= limit else "missed",
-    ]
-
-
-def beside(c: Campaign) -> str:
-    """Every number of the paper, and ours."""
-    ways = c.ways(RESNET)
-    rows = []
-    for number in _reported(c)["number"]:
-        rows.append([number["key"], _theirs(number), _ours(number, ways), f"{number['where']}"])
-    return table(["", "the paper", "here", "where the paper says it"], rows)
-
-
-def _reported(c: Campaign) -> dict[str, Any]:
-    return tomllib.loads((c.paper / "reported.toml").read_text("utf-8"))
-
-
-def _theirs(number: Mapping[str, Any]) -> str:
-    value = number["value"]
-    return {
-        "accuracy": lambda: f"{100 * value:.2f} %", "units": lambda: f"{value / 1e6:g} · 10⁶ units",
-        "ratio": lambda: f"× {value:g}", "rounds": lambda: f"within {value}",
-    }[number["kind"]]()  # fmt: skip
-
-
-def _ours(number: Mapping[str, Any], ways: list[Way]) -> str:
-    knob, kind = f"density={number['density']:g}", number["kind"]
-    if kind == "ratio":
-        pair = named(ways, "TopK", knob), named(ways, "CWMP", knob)
-        found = ratio(units(pair[0]), units(pair[1])) if pair[0] and pair[1] else None
-        return "not run" if found is None else f"× {found.mean:.3f}"
-    way = named(ways, number["rule"], knob)
-    if way is None:
-        return "not run"
-    if kind == "accuracy":
-        return f"{percent(accuracies(way))}, {_n(way)}"
-    if kind == "units":
-        return f"{spread([u / 1e6 for u in units(way).values()], '.4f')} · 10⁶, {_n(way)}"
-    reached = {run.seed: _round_of(run, number["accuracy"]) for run in way.runs}
-    return "; ".join(f"seed {seed}: {'never' if at is None else at}" for seed, at in sorted(reached.items()))
-
-
-def _n(way: Way) -> str:
-    return f"{len(way.runs)} seed{'s' * (len(way.runs) > 1)}"
-
-
-def _round_of(run: Run, accuracy: float) -> int | None:
-    at = first_to_reach([row["accuracy"] for row in run.rows], [float(row["round"]) for row in run.rows], accuracy)
-    return None if at is None else round(at)
-
-
-def contradictions(c: Campaign) -> str:
-    """What of the paper's numbers cannot be true together."""
-    said = _reported(c)["contradiction"]
-    return "\n".join(f"- {' and '.join(f'*{key}*' for key in each['between'])}: {each['why']}." for each in said)
-
-
-def grid(c: Campaign, stem: str) -> str:
-    """All ways of a sweep."""
-    ways = c.ways(stem)
-    if not ways:
-        return f"No run of `paper/{stem}.toml` is here yet."
-    dense = named(ways, "everything")
-    rows = []
-    for way in sorted(ways, key=lambda way: (way.family, _size(way))):
-        fewer = ["–", "–"] if dense is None else [times(of(dense), of(way)) for of in (up, both)]
-        rows.append([
-            way.name, _n(way), percent(accuracies(way)), spread([u / 1e3 for u in units(way).values()], ",.1f"),
-            f"{fmean(up(way).values()) / 1e6:,.1f}", *fewer,
-        ])  # fmt: skip
-    heads = [
-        "sends",
-        "seeds",
-        "accuracy",
-        "Σc, 10³ units a client and round",
-        "MB up",
-        "× fewer up",
-        "× fewer both ways",
-    ]
-    return table(heads, rows, left=2)
-
-
-def _size(way: Way) -> float:
-    return fmean(row["entries"] for run in way.runs for row in run.rows)
-
-
-def paired(c: Campaign, stem: str) -> str:
-    """CWMP less Top-K with the same operators around it, at the same density, seed by seed."""
-    ways = c.ways(*c.kin(stem))
-    rows = []
-    for way in sorted(ways, key=lambda way: (way.family, _size(way))):
-        other = counterpart(ways, way)
-        if other is None:
-            continue
-        ours, theirs = accuracies(way), accuracies(other)
-        each = ", ".join(f"{100 * (ours[seed] - theirs[seed]):+.2f}" for seed in sorted(ours.keys() & theirs.keys()))
-        rows.append([
-            way.name, points(difference(ours, theirs)), each or "no seed in common",
-            saved(ratio(units(way), units(other))), saved(ratio(up(way), up(other))), _verdict(ours, theirs),
-        ])  # fmt: skip
-    if not rows:
-        return "No pair of CWMP and Top-K is here yet."
-    heads = ["CWMP less Top-K", "points of accuracy (95 %)", "seed by seed", "Σc (95 %)", "bytes up (95 %)", "accuracy"]
-    return table(heads, rows)
-
-
-def _verdict(ours: BySeed, theirs: BySeed) -> str:
-    found = difference(ours, theirs)
-    if found is None or len(ours.keys() & theirs.keys()) < SEEDS:
-        return f"fewer than {SEEDS} seeds"
-    return "equal" if abs(found.mean) <= EQUAL else "better" if found.mean > 0 else "worse"
-
-
-def cheapest(c: Campaign) -> str:
-    """Each way of VGG-11 against the Top-K that reaches its accuracy for the least Σc, whatever that one's density."""
-    ways = c.ways(*c.kin(VGG))
-    baselines = [way for way in ways if "TopK" in way.family and len(way.runs) >= SEEDS]
-    rows = []
-    for way in sorted(ways, key=lambda way: fmean(units(way).values())):
-        if "TopK" in way.family or way.family == "everything" or len(way.runs) < SEEDS:
-            continue
-        level = fmean(accuracies(way).values()) - EQUAL
-        able = [other for other in baselines if fmean(accuracies(other).values()) >= level]
-        other = min(able, key=lambda other: fmean(units(other).values()), default=None)
-        cells = ["none reaches it", "–"] if other is None else [other.name, saved(ratio(units(way), units(other)))]
-        rows.append([way.name, percent(accuracies(way)), *cells])
-    if not rows:
-        return f"Not known: no way other than Top-K has {SEEDS} finished seeds."
-    return table(["sends", "accuracy", "the cheapest Top-K as accurate", "Σc against it (95 %)"], rows)
-
-
-def frontier(c: Campaign) -> str:
-    """All that was tried on ResNet-18 against everything sent, the fewest bytes first."""
-    ways = c.ways(*c.kin(RESNET))
-    dense = named(ways, "everything")
-    if dense is None:
-        return "No run that sends everything is here yet, so there is nothing to compare with."
-    rows = []
-    for way in sorted(ways, key=lambda way: fmean(up(way).values())):
-        entries = sum(row["entries"] for run in way.runs for row in run.rows)
-        bits = 8 * sum(up(way).values()) / entries if entries else math.nan
-        told = "–" if way is dense else points(difference(accuracies(way), accuracies(dense)))
-        sent = [f"{fmean(joules(way, link).values()) / 1e3:.3g}" for link in LINKS]
-        rows.append([
-            way.name, _n(way), percent(accuracies(way)), told, times(up(dense), up(way)), times(both(dense), both(way)),
-            f"{bits:.1f}", *sent,
-        ])  # fmt: skip
-    heads = [
-        "sends",
-        "seeds",
-        "accuracy",
-        "less dense, points (95 %)",
-        "× fewer up",
-        "× fewer both ways",
-        "bits an entry up",
-    ]
-    return table([*heads, *(f"kJ, {name}" for name in LINKS.values())], rows, left=2) + (
-        "\n\nkJ: modelled from coded bytes, for all clients and rounds, on a phone by "
-        + " and ".join(f"`{link}`" for link in LINKS)
-        + "; both ways, with the radio's tail; training comes on top, and is the same for all."
-    )
-
-
-def trained_readings(c: Campaign) -> str:
-    """What the networks came to under which the paper's energies may arise."""
-    ways = c.ways(READINGS)
-    if not ways:
-        return f"None of these networks has been trained for this page yet (`paper/{READINGS}.toml`)."
-    rows = []
-    model = {way.name: str(way.runs[0].header["experiment"]["model"]).rpartition(":")[2] for way in ways}
-    for way in sorted(ways, key=lambda way: (model[way.name], _size(way), way.family)):
-        cost = spread([u / 1e6 for u in units(way).values()], ".4f")
-        sends = f"{way.family.partition(' ')[0]}, {way.knob}"
-        rows.append([f"`{model[way.name]}`", sends, _n(way), percent(accuracies(way)), cost])
-    return table(["network", "sends", "seeds", "accuracy", "Σc, 10⁶ units a client and round"], rows, left=3)
-
-
-def energy(c: Campaign) -> str:
-    """What the campaign drew, by the machine's own meter."""
-    kept = {path.parent.name: sessions.read(path) for path in sorted(c.results.glob(f"*/{sessions.ENERGY}"))}
-    if not any(kept.values()):
-        return "Not measured: no sweep whose results are here has kept a meter's readings."
-    rows = [_session_row(f"`{stem}`", sessions.total(those)) for stem, those in kept.items() if those]
-    total = sessions.total(row for those in kept.values() for row in those)
-    sources = {row["source"] for those in kept.values() for row in those if row.get("joules") is not None}
-    told = [
-        table(
-            ["sweep", "sessions measured", "not measured", "hours", "kWh", "mean W"],
-            [*rows, _session_row("all", total)],
-        )
-    ]
-    if total.joules is not None:
-        said = f"Measured by {', '.join(f'`{s}`' for s in sorted(sources))}: the whole device, whatever else ran on it"
-        shared = f" Sessions overlapped for {total.shared_seconds / 60:.1f} minutes, which *all* counts once."
-        told.append(f"{said}, from the start of each session to its end.{shared if total.shared_seconds else ''}")
-    counted = {(stem, name) for stem, those in kept.items() for row in those for name in row.get("runs", {})}
-    here = [(stem, run.folder.name) for stem, runs in c.runs.items() for run in runs]
-    told.append(f"Of the {len(here)} runs here, {sum(each in counted for each in here)} were played in these sessions.")
-    return "\n\n".join(told)
-
-
-def _session_row(name: str, found: sessions.Total) -> list[str]:
-    known = found.joules is not None
-    return [
-        name, str(found.sessions), str(found.unmeasured), f"{found.seconds / 3600:.2f}" if known else "–",
-        f"{found.joules / 3.6e6:.3f}" if found.joules is not None else "not measured",
-        f"{found.joules / found.seconds:.0f}" if found.joules is not None and found.seconds else "–",
-    ]  # fmt: skip
+# --- figures of the page, and main ---
 
 
 def figures(c: Campaign) -> dict[str, str]:
@@ -565,38 +206,6 @@ def figures(c: Campaign) -> dict[str, str]:
         for link, name in LINKS.items():
             found[f"frontier-{link}.svg"] = f"ResNet-18, all ways: accuracy against a phone's joules of sending, {name}"
     return found
-
-
-def pictures(c: Campaign, prefix: str) -> str:
-    """Those whose names begin so."""
-    shown = [
-        f'<img src="{name}" alt="{said}" width="560">' for name, said in figures(c).items() if name.startswith(prefix)
-    ]
-    return "\n\n".join(shown) or "No figure yet."
-
-
-def blocks(c: Campaign) -> list[tuple[str, Callable[[], str]]]:
-    """The page's blocks, by their markers."""
-
-    def joined(*parts: Callable[[], str]) -> Callable[[], str]:
-        return lambda: "\n\n".join(part() for part in parts)
-
-    return [
-        ("results: what was asked", lambda: asked(c)),
-        ("results: the paper beside ours", lambda: beside(c)),
-        ("results: ResNet-18", joined(lambda: pictures(c, "resnet18"), lambda: grid(c, RESNET))),
-        ("results: ResNet-18, paired", lambda: paired(c, RESNET)),
-        ("results: VGG-11", joined(lambda: pictures(c, "vgg11"), lambda: grid(c, VGG))),
-        ("results: VGG-11, paired", lambda: paired(c, VGG)),
-        ("results: VGG-11, against the cheapest", lambda: cheapest(c)),
-        ("results: the frontier", joined(lambda: pictures(c, "frontier"), lambda: frontier(c))),
-        ("results: contradictions", lambda: contradictions(c)),
-        ("results: readings", readings.of_each_network),
-        ("results: readings that fit", readings.that_fit),
-        ("results: readings, trained", lambda: trained_readings(c)),
-        ("results: energy", lambda: energy(c)),
-        ("results: what there is", lambda: coverage(c)),
-    ]
 
 
 def origin(c: Campaign) -> str:

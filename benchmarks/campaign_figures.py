@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # last: select.py here is not the standard one
 
+import dataclasses
 import re
 from collections.abc import Callable
 from statistics import fmean
@@ -30,12 +31,13 @@ from campaign import (
     Campaign,
     accuracies,
     both,
+    everything,
     figures,
     joules,
-    named,
     origin,
     up,
 )
+from joulegrad import Quantized
 from joulegrad.lab.report import papers
 from joulegrad.lab.report.content import content
 from joulegrad.lab.report.runs import Found
@@ -43,6 +45,7 @@ from joulegrad.lab.report.statistics import front
 from joulegrad.lab.report.ways import Way
 
 RULES = ("dense", "TopK", "CWMP", "other")  # what is sent, by colour
+SHOWN = 0.12  # of accuracy below the best: what is further down would squeeze the rest
 VALUES = {"32": "o", "16": "s", "8": "D", "4": "^", "2": "v", "1": "*"}  # bits a value, by mark
 PARTS = {
     "up": (1e6, "MB up, all clients and rounds (coded)"),
@@ -119,23 +122,32 @@ def _frontier(c: Campaign, what: str) -> Figure:
     points = [(fmean(of(way).values()) / unit, fmean(accuracies(way).values())) for way in ways]
     seen: set[tuple[str, str]] = set()
     for way, (x, y) in zip(ways, points, strict=True):
-        kind = _rule(way.family), _bits(way.family)
+        sends = way.family.partition("; ")[0]
+        kind = _rule(sends), _bits(sends)
         each = list(accuracies(way).values())
         axes.errorbar(
             [x], [y], yerr=[[y - min(each)], [max(each) - y]], fmt=VALUES[kind[1]], capsize=1.5, elinewidth=0.6,
             color=papers.COLOURS[RULES.index(kind[0])], markersize=6 if kind[1] == "1" else 4,
             label=None if kind in seen else f"{kind[0]}, {kind[1]} bit{'s' * (kind[1] != '1')}",
-            mfc="none" if "ErrorFeedback" not in way.family and "MomentumCorrection" not in way.family else None,
+            mfc="none" if "ErrorFeedback" not in sends and "MomentumCorrection" not in sends else None,
         )  # fmt: skip
         seen.add(kind)
     best = [points[at] for at in front(points)]
     axes.plot([x for x, _ in best], [y for _, y in best], color="0.5", lw=0.8, zorder=0, drawstyle="steps-post")
-    dense = named(ways, "everything")
-    if dense is not None:
+    bases = [dense for way in ways if (dense := everything(ways, way)) is not None]
+    if bases:  # most ways' own
+        dense = max(bases, key=bases.count)
         axes.axhline(fmean(accuracies(dense).values()) - EQUAL, color="0.35", lw=0.7, ls=":")
         asked = {"up": 400, "both": 100}.get(what)
         if asked is not None:
             axes.axvline(fmean(of(dense).values()) / unit / asked, color="0.35", lw=0.7, ls=":")
+    lowest = max(y for _, y in points) - SHOWN
+    below = sum(y < lowest for _, y in points)
+    if below:
+        axes.set_ylim(bottom=lowest)
+        axes.annotate(
+            f"{below} below {100 * lowest:.0f} %: in the table", (0.99, 0.01), xycoords="axes fraction", ha="right"
+        )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
@@ -159,7 +171,9 @@ def _rule(family: str) -> str:
 
 def _bits(family: str) -> str:
     """What a value takes on the wire, as far as the operator's name says it."""
-    found = re.search(r"bits=(\d+)", family)
+    found = re.search(r"\bbits=(\d+)", family)
     if found and found[1] in VALUES:
         return found[1]
+    if "Quantized(" in family:
+        return str(next(f.default for f in dataclasses.fields(Quantized) if f.name == "bits"))
     return "16" if "Rounded" in family else "32"

@@ -5,8 +5,8 @@
 
 A page holds each table or sentence between `<!-- begin: MARKER -->` and `<!-- end -->`; `PAGES` says which function
 gives it; tables of profiles, and of what an entry costs, come from the package itself, those of docs/results from
-`campaign.py`. Pictures are `plots.py`'s, which needs matplotlib; each names the result file that it was drawn from, and
-here that is checked.
+`campaign_tables.py`. Pictures are `plots.py`'s, which needs matplotlib; each names the result file that it was drawn
+from, and here that is checked.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 import campaign
+import campaign_tables
 import simulator_tables
 from joulegrad import Device, Layout, profiles
 from joulegrad.lab.models import build
@@ -615,7 +616,7 @@ PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
         ("benchmarks/many_clients.json", many_clients),
         ("benchmarks/simulate_gpu.json", gpu_rounds),
     ],
-    campaign.PAGE: campaign.blocks(campaign.Campaign()),
+    campaign.PAGE: campaign_tables.blocks(campaign.Campaign()),
 }
 PICTURES = {
     "docs/pictures/select.svg": "select.json", "docs/pictures/wire.svg": "wire.json",

@@ -27,7 +27,7 @@ PAGES = {  # with console blocks: how many commands there are at least
     "README.md": 3, "docs/energy.md": 5, "docs/experiments.md": 14, "docs/quickstart.md": 3,
     "docs/troubleshooting.md": 5,
     "docs/howto/device.md": 2, "docs/howto/model-and-data.md": 2, "docs/howto/operator.md": 2,
-    "docs/howto/payload.md": 3, "docs/howto/report.md": 6, "docs/howto/resume.md": 2,
+    "docs/howto/payload.md": 3, "docs/howto/report.md": 9, "docs/howto/resume.md": 2,
 }  # fmt: skip
 
 

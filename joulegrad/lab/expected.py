@@ -241,7 +241,9 @@ def _names(experiments: Mapping[tuple[str, str], Experiment]) -> dict[tuple[str,
     made = {}
     for key, own in settings.items():
         others = [settings[other] for other in settings if other[0] == key[0]]
-        differing = [name for name in own if name != "compress" and any(other[name] != own[name] for other in others)]
+        differing = [
+            name for name in own if name != "compress" and any(other.get(name) != own[name] for other in others)
+        ]
         made[key] = " ".join([str(own["compress"]), *(f"{name}={own[name]}" for name in differing)])
     return made
 
@@ -265,7 +267,7 @@ def write(configurations: Iterable[Configuration], file: Path) -> None:
     ]
     defaults = Experiment().to_dict()
     for made in configurations:
-        plain = {k: v for k, v in anywhere(made.experiment.to_dict()).items() if k != "seed" and v != defaults[k]}
+        plain = {k: v for k, v in anywhere(made.experiment.to_dict()).items() if k != "seed" and v != defaults.get(k)}
         lines += [
             "", "[[configuration]]", f"sweep = {_toml(made.sweep)}", f"sends = {_toml(made.sends)}",
             f"seeds = {_toml(list(made.seeds))}",

@@ -98,5 +98,7 @@ def _beside(folder: Path, to: Path, named: Mapping[str, str]) -> None:
         merged = {named.get(name, name): label for plan in plans for name, label in plan.items()}
         (to / PLAN).write_text(json.dumps(merged, indent=1) + "\n")
     rows = {row["started"]: row for file in (to, folder) for row in sessions.read(file / sessions.ENERGY)}
+    for row in rows.values():
+        row["runs"] = {named.get(name, name): played for name, played in row.get("runs", {}).items()}
     if rows:
         sessions.write(to / sessions.ENERGY, [rows[started] for started in sorted(rows)])
