@@ -16,7 +16,7 @@ import joulegrad
 
 __all__ = ["COMMIT", "commit", "provenance", "version_of", "versions"]
 
-COMMIT = "JOULEGRAD_COMMIT"  # environment: the commit, where the code was copied to without its repository, or into another
+COMMIT = "JOULEGRAD_COMMIT"  # environment: the commit, where the code was copied without its repository
 
 
 def provenance() -> dict[str, Any]:
