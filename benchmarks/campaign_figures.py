@@ -152,7 +152,7 @@ def _frontier(c: Campaign, what: str) -> Figure:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")
     axes.grid(alpha=0.3, lw=0.4)

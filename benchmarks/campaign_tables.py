@@ -350,7 +350,11 @@ def cheapest(c: Campaign) -> str:
         level = fmean(accuracies(way).values()) - EQUAL
         able = [b for b in baselines if fmean(accuracies(b).values()) >= level and otherwise(b) == otherwise(way)]
         other = min(able, key=lambda other: fmean(units(other).values()), default=None)
-        cells = ["none reaches it", "–"] if other is None else [other.name, saved(ratio(units(way), units(other)))]
+        cells = (
+            ["no Top-K here is as accurate", "–"]
+            if other is None
+            else [other.name, saved(ratio(units(way), units(other)))]
+        )
         rows.append([way.name, percent(accuracies(way)), *cells])
     if not rows:
         return f"Not known: no way other than Top-K has {SEEDS} finished seeds."
@@ -470,7 +474,7 @@ def energy(c: Campaign) -> str:
     if total.joules is not None:
         said = f"Measured by {', '.join(f'`{s}`' for s in sorted(sources))}: the whole device, whatever else ran on it"
         shared = f" Sessions overlapped for {total.shared_seconds / 60:.1f} minutes, which *all* counts once."
-        told.append(f"{said}, from the start of each session to its end.{shared if total.shared_seconds else ''}")
+        told.append(f"{said}, from the start of each session to its end.{shared if total.shared_seconds > 1 else ''}")
     counted = {(stem, name) for stem, those in kept.items() for row in those for name in row.get("runs", {})}
     here = [(run.folder.parent.name, run.folder.name) for runs in c.runs.values() for run in runs]
     told.append(f"Of the {len(here)} runs here, {sum(each in counted for each in here)} were played in these sessions.")

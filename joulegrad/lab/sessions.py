@@ -44,7 +44,8 @@ def recorded(
     """
     there, absent = found() if meters is None else meters
     tallies = [Tally(meter) for meter in there]
-    before, rows = dict(rounds()), read(file)
+    before = dict(rounds())
+    read(file)  # it is refused now if it is damaged, and not when there is something to write
     row: dict[str, Any] = {"started": _now(), "ended": None, "seconds": 0.0, **facts}
     done = Event()
     threads = [Thread(target=_watch, args=(tally, done), daemon=True) for tally in tallies]
@@ -60,7 +61,7 @@ def recorded(
         now = dict(rounds())
         row.update(_said(tallies, absent), ended=_now(), seconds=round(time.monotonic() - began, 3))
         row["runs"] = {name: [before.get(name, 0), n] for name, n in now.items() if n != before.get(name, 0)}
-        write(file, [*rows, row])
+        write(file, [*(each for each in read(file) if each["started"] != row["started"]), row])
 
     def now_and_then() -> None:
         nonlocal written
