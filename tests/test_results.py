@@ -364,6 +364,17 @@ def test_other_sweeps_of_the_same_network_are_the_frontier(scripts, tmp_path):
     assert re.search(rf"at least 100 × \| 167 ×: {way} \| none", asked[4])
 
 
+def test_bytes_that_are_few_but_cost_accuracy_are_a_miss_that_says_how_near(scripts, tmp_path):
+    folder = tmp_path / "results"
+    campaign_of(folder, "cifar10-resnet18", only="dense")
+    for job in sweep.plan(experiment.load(ROOT / "paper/cifar10-resnet18.toml"), folder / "cifar10-resnet18"):
+        if "CWMP(density=0.1," in job.label:
+            played(folder / "cifar10-resnet18", job, 0.79, 7e5, 800_000, bytes_down=400_000_000)
+    asked = scripts.tables.asked(scripts.campaign.Campaign(folder, ROOT / "paper")).splitlines()[3]
+    said = "none at equal accuracy; the most accurate with as few: 500 ×: CWMP, density=0.1, accuracy -1.20 points | missed"
+    assert said in asked
+
+
 def test_figures_are_drawn_and_a_stale_one_is_noticed(scripts, tmp_path):
     folder, pictures = whole(tmp_path), tmp_path / "pictures"
     c = scripts.campaign.Campaign(folder, ROOT / "paper")
