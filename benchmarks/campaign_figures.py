@@ -44,7 +44,7 @@ from joulegrad.lab.report.runs import Found
 from joulegrad.lab.report.statistics import front
 from joulegrad.lab.report.ways import Way
 
-RULES = ("dense", "TopK", "CWMP", "other")  # what is sent, by colour
+RULES = ("dense", "TopK", "CWMP", "blocks", "other")  # what is sent, by colour
 SHOWN = 0.12  # of accuracy below the best: what is further down would squeeze the rest
 VALUES = {"32": "o", "16": "s", "8": "D", "4": "^", "2": "v", "1": "*"}  # bits a value, by mark
 PARTS = {
@@ -152,7 +152,7 @@ def _frontier(c: Campaign, what: str) -> Figure:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")
     axes.grid(alpha=0.3, lw=0.4)
@@ -166,6 +166,8 @@ def _rule(family: str) -> str:
     """What chooses the entries."""
     if family.startswith("everything"):
         return "dense"
+    if "Blocks(" in family:
+        return "blocks"
     return next((rule for rule in ("CWMP", "TopK") if re.search(rf"\b{rule}\b", family)), "other")
 
 

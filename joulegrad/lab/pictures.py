@@ -43,7 +43,7 @@ def against(lines: Mapping[str, list[dict[str, Any]]], spent: str, label: str, p
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlabel(label)
     axes.set_ylabel("accuracy on the test examples")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     for side in ("top", "right"):

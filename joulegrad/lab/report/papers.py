@@ -85,7 +85,7 @@ def _energy(axes: Any, content: Content, setting: Content, axis: str, knob: str 
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(f"{about['label']} ({about['source']})")
     axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     _finished(axes)
 
 
@@ -105,7 +105,7 @@ def _rounds(axes: Any, content: Content, setting: Content, axis: str, knob: str 
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     _finished(axes)
 
 
