@@ -21,7 +21,8 @@ collect_ignore = [
     "tests/compile_for_gpu.py",  # test_gpu.py runs it, in a process of its own
 ]
 if importlib.util.find_spec("triton") is None:
-    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in ("gpu", "priced", "tallies", "tiles")]
+    of_a_gpu = "frugal", "gpu", "phases", "priced", "ranking", "spending", "tallies", "tiles"
+    collect_ignore += [f"joulegrad/kernels/{name}.py" for name in of_a_gpu]
 elif not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its programs then run here, on numpy
 

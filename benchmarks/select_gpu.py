@@ -5,8 +5,11 @@
 The update and the costs are those of `select.py`. What matters most comes first: the file is written anew after each
 case, and none is begun once `--seconds` have passed; what is left of them at the end goes to more comparisons with the
 reference. All methods run in turn within each repeat, and each is waited for: the time is what a user waits for a call,
-with all that the host does. *As a graph* is the same captured once and replayed. Triton's and numba's compilation is
-part of the seconds, but of no time in the file.
+with all that the host does. *As a graph* is the same captured once and replayed. Triton and numba compile in processes
+beside, which keep what they made on disk; meanwhile CWMP is compared with the reference, and nothing is measured. That
+is part of the seconds, but of no time in the file.
+
+`--variants` measures, last, CWMP with fewer and more registers, threads and entries a tile, and each of its phases.
 
 Where there is no GPU, `TRITON_INTERPRET=1 … --entries 3000 --repeats 1` tries the script, and measures nothing.
 """
@@ -20,7 +23,6 @@ sys.path.sort(key=str(Path(__file__).resolve().parent).__eq__)  # this folder la
 
 import argparse
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,7 +38,7 @@ from torch import Tensor
 import joulegrad as jg
 import machine
 from joulegrad import kernels
-from joulegrad.kernels import Scores, gpu, priced, reference
+from joulegrad.kernels import Scores, afar, dual, frugal, gpu, priced, reference
 from joulegrad.lab.models import resnet18
 
 DENSITIES: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2)
@@ -44,8 +46,12 @@ CLIENTS = 10
 SHARE = 0.7  # of what the k largest would cost, the joules that both budgets allow
 Methods = dict[str, Callable[[], Any]]
 Costs = dict[str, jg.Prices]
-MORE = "more comparisons"
-WARM, INTERPRETED = "--warm", {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+MORE, EARLY = "more comparisons", ("CWMP, compared", "ten updates, compared")  # while others compile
+WARM, PHASES = "--compile", "phases"
+VARIANTS = (  # registers a thread, warps, entries a tile, programs a multiprocessor
+    (64, 8, 4096, 4), (80, 8, 4096, 3), (128, 8, 4096, 2),
+    (64, 16, 8192, 2), (64, 8, 8192, 4), (64, 4, 2048, 8), (64, 8, 2048, 4),
+)  # fmt: skip
 BEGUN = perf_counter()
 
 
@@ -54,18 +60,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--variants", action="store_true")
     parser.add_argument("--entries", type=int, help="of a smaller model, to try the script")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     layout = jg.Layout.of(resnet18(), buffers="local")
     if given.entries is not None:
         layout = shrunk(layout, given.entries)
-    warming = subprocess.Popen([sys.executable, __file__, WARM], env=os.environ | INTERPRETED)
+    made = compiling(given.variants) if device.type == "cuda" else []
     kept = Kept(given.out, layout, device, given.repeats)
     reference.best = by_sorting if device.type == "cuda" else reference.best
     for name, part in parts(layout, device, given.repeats):
-        if name.startswith("Budgeted"):
-            warming.wait()
+        if name not in EARLY:
+            finish(made)
         if perf_counter() - BEGUN > given.seconds:
             print(f"no time for: {name}", flush=True)
             if name == MORE:
@@ -75,21 +82,108 @@ def main() -> int:
             kept.add(row)
             if perf_counter() - BEGUN > given.seconds:
                 break
-    warming.wait()
+    if given.variants and device.type == "cuda":
+        kept.variants = list(varied(layout, device, given.repeats))
+        kept.write()
     return kept.end()
 
 
-def warm() -> None:
-    """Have numba compile all that both budgets need, and keep it on disk, while the GPU is busy with something else."""
-    from joulegrad.kernels import afar, dual
+def compiling(variants: bool) -> list[subprocess.Popen[bytes]]:
+    """Processes that compile, each some of what is needed, and keep it on disk."""
+    names = list(PARTS) + [*map(str, range(len(VARIANTS))), PHASES] * variants
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return [subprocess.Popen([sys.executable, __file__, WARM, name], **quiet) for name in names]  # type: ignore[call-overload]
 
-    layout = jg.Layout.from_shapes({"a": (300,), "b": (100,)})
-    prices = jg.Prices.of(jg.Table({"a": 1.0, "b": 5.0}), layout)
-    scores = Scores(torch.randn(layout.size, generator=torch.Generator().manual_seed(0)), 1, prices)
-    for joules in (60.0, 61.5, 65.5):
-        priced.budgeted(scores, 80, joules)
-        priced.budgeted(scores, 300, joules)
-        dual.solved(afar.There(scores), scores, 80, joules, reference.largest, reference.merge)
+
+def finish(made: list[subprocess.Popen[bytes]]) -> None:
+    """Wait for them, not for ever: what they did not compile is compiled when it is needed."""
+    while made:
+        one = made.pop()
+        try:
+            one.wait(max(1.0, 45 - (perf_counter() - BEGUN)))
+        except subprocess.TimeoutExpired:
+            one.kill()
+
+
+def small_scores(device: torch.device, power: int, *, each: bool = False) -> Scores:
+    """An update of some thousand entries in two runs of cost, or with a cost an entry."""
+    layout = jg.Layout.from_shapes({"a": (30_000,), "b": (1000,)})
+    update = torch.randn(layout.size, generator=torch.Generator().manual_seed(0)).to(device)
+    model = jg.PerEntry(torch.rand(layout.size) + 0.5) if each else jg.Table({"a": 1.0, "b": 5.0})
+    return Scores(update, power, jg.Prices.of(model, layout).to(device))
+
+
+def compile_searches(device: torch.device) -> None:
+    """Where both budgets bind, or so nearly."""
+    frugal.budgeted = lambda *_: None
+    for joules in (60.0, 300.25, 3001.5, 9000.5):
+        priced.budgeted(small_scores(device, 1), 3000, joules)
+        priced.budgeted(small_scores(device, 1), 31_000, joules)
+
+
+def compile_afar(device: torch.device) -> None:
+    """With a cost an entry."""
+    for joules in (60.0, 300.25):
+        scores = small_scores(device, 1, each=True)
+        dual.solved(afar.There(scores), scores, 3000, joules, kernels.largest, reference.merge)
+
+
+PARTS: dict[str, Callable[[torch.device], Any]] = {
+    "a cost an entry": lambda device: [kernels.largest(small_scores(device, p, each=True), 300) for p in (1, 2)],
+    "power 2": lambda device: kernels.largest(small_scores(device, 2), 300),
+    "two budgets": lambda device: priced.budgeted(small_scores(device, 1), 3000, 1500.5),
+    "two budgets, power 2": lambda device: priced.budgeted(small_scores(device, 2), 3000, 1500.5),
+    "both bind": compile_searches,
+    "two budgets, a cost an entry": compile_afar,
+}
+
+
+def use(variant: tuple[int, int, int, int]) -> None:
+    """Have CWMP compiled so."""
+    gpu.REGISTERS[False], gpu.SELECT_WARPS, gpu.TILE, gpu.MOST_AT_ONCE = variant
+    gpu._AT_ONCE.clear()
+    gpu._COMPILED.clear()
+
+
+def varied(layout: jg.Layout, device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
+    """CWMP of one update, as a graph and not, and of ten; compiled in one way and another. Last, phase by phase."""
+    update = heavy_tailed(layout, np.random.default_rng(0), device)
+    prices = jg.Prices.of(jg.LayerType(), layout).to(device)
+    ten = torch.stack([update * (1 + 0.1 * i) for i in range(CLIENTS)])
+    usual = gpu.REGISTERS[False], gpu.SELECT_WARPS, gpu.TILE, gpu.MOST_AT_ONCE
+    for variant in VARIANTS:
+        use(variant)
+        row: dict[str, Any] = {"variant": variant}
+        for density in (DENSITIES[0], DENSITIES[-1]):
+            k = int(density * len(update))
+            one, many = Scores(update, 1, prices), Scores(ten, 1, prices)
+            calls: Methods = {"CWMP": partial(kernels.largest, one, k), "10 updates": partial(kernels.largest, many, k)}
+            calls["CWMP, as a graph"] = captured(calls["CWMP"])
+            for found in measured({}, calls, repeats)["rows"]:
+                row[f"{found['method']}, {density:.0%}"] = round(1e6 * found["seconds"])
+        row["programs"] = list(gpu._AT_ONCE.values())
+        print(row, flush=True)
+        yield row
+    use(usual)
+    gpu.FUSED, gpu.PROGRAMS, usual_launch, taken = False, 528, gpu.launch, list[tuple[Any, Any]]()
+
+    def timed(*given: Any, **how: Any) -> None:
+        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        pair[0].record()
+        usual_launch(*given, **how)
+        pair[1].record()
+        taken.append(pair)
+
+    gpu.launch = timed
+    for density in (DENSITIES[0], DENSITIES[-1]):
+        for _ in range(3):
+            taken.clear()
+            kernels.largest(Scores(update, 1, prices), int(density * len(update)))
+        wait()
+        row = {"phases, microseconds": [round(1000 * begun.elapsed_time(ended), 1) for begun, ended in taken]}
+        print(density, row, flush=True)
+        yield row | {"density": density}
+    gpu.FUSED, gpu.launch = True, usual_launch
 
 
 class Kept:
@@ -97,6 +191,7 @@ class Kept:
 
     def __init__(self, out: Path, layout: jg.Layout, device: torch.device, repeats: int) -> None:
         self.out, self.rows, self.checks = out, list[dict[str, Any]](), list[dict[str, Any]]()
+        self.variants = list[dict[str, Any]]()
         import triton
 
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "none: Triton's interpreter"
@@ -125,7 +220,9 @@ class Kept:
     def write(self) -> None:
         """All that there is."""
         head = self.head | {"seconds_in_all": round(perf_counter() - BEGUN, 1)}
-        self.out.write_text(json.dumps({"header": head, "checks": self.checks, "rows": self.rows}, indent=1) + "\n")
+        whole = {"header": head, "checks": self.checks, "rows": self.rows}
+        whole |= {"variants": self.variants} if self.variants else {}
+        self.out.write_text(json.dumps(whole, indent=1) + "\n")
 
     def end(self) -> int:
         """1 where anything differed."""
@@ -146,12 +243,13 @@ def parts(
     measure = partial(measured, repeats=repeats)
 
     yield "CWMP, compared", lambda: compared_largest("layers, power 1", layout, costs["layers"], update, hostile, 200)
+    yield "ten updates, compared", lambda: iter([ten_compared(update, costs["layers"])])
     yield "CWMP", lambda: (measure(*case) for case in selection(update, costs["layers"]))
     yield "BudgetedCWMP, compared", lambda: iter([large_budgets(update, costs["layers"])])
     yield "BudgetedCWMP", lambda: (measure(*case) for case in budgeted(update, costs["layers"]))
     yield "ten updates", lambda: ten(update, costs["layers"], measure)
-    yield "BudgetedCWMP, compared more", lambda: iter([small_budgets(device, 30)])
     yield "updates that mislead", lambda: (measure(*case) for case in misleading(hostile, costs["layers"]))
+    yield "BudgetedCWMP, small ones compared", lambda: iter([small_budgets(device, 60)])
     costs["entries"] = jg.Prices.of(each, layout).to(device)
     yield (
         "a cost an entry, compared",
@@ -291,22 +389,23 @@ def large_budgets(update: Tensor, prices: jg.Prices) -> dict[str, Any]:
         for density in (0.01, 0.2):
             k, scores = int(density * len(update)), Scores(update, 1, prices)
             compared.budgeted("update", scores, k, SHARE * prices.total(kernels.largest(scores.worth, k)))
-    return compared.row() | {"answered_by_the_kernels": answers.found}
+    return compared.row() | answers.row
 
 
 def small_budgets(device: torch.device, n: int) -> dict[str, Any]:
     """Small updates, with all that is left to the search on the CPU."""
     with Answers() as answers:
         row = small("BudgetedCWMP, small updates", device, n, 5, (1,), both=True)
-    return row | {"answered_by_the_kernels": answers.found}
+    return row | answers.row
 
 
 class Answers:
-    """How often `priced.budgeted` has an answer."""
+    """How often `priced.budgeted` has an answer, and how often without a search."""
 
     def __enter__(self) -> Answers:
-        self.found, self.usual = 0, priced.budgeted
+        self.found, self.at_once, self.usual, self.frugal = 0, 0, priced.budgeted, frugal.budgeted
         priced.budgeted = self.asked
+        setattr(frugal, "budgeted", self.asked_first)  # noqa: B010
         return self
 
     def asked(self, scores: Scores, k: int, joules: float) -> reference.Budgeted | None:
@@ -315,8 +414,19 @@ class Answers:
         self.found += found is not None
         return found
 
+    def asked_first(self, *given: Any) -> reference.Budgeted | None:
+        """The same of `frugal.budgeted`."""
+        found = self.frugal(*given)
+        self.at_once += found is not None
+        return found
+
+    @property
+    def row(self) -> dict[str, int]:
+        """For the file."""
+        return {"answered_by_the_kernels": self.found, "without_a_search": self.at_once}
+
     def __exit__(self, *_: object) -> None:
-        priced.budgeted = self.usual
+        priced.budgeted, frugal.budgeted = self.usual, self.frugal
 
 
 def more(device: torch.device, seed: int) -> Iterator[dict[str, Any]]:
@@ -409,11 +519,8 @@ def budgeted(update: Tensor, prices: jg.Prices) -> Iterator[Case]:
 
 
 def ten(update: Tensor, prices: jg.Prices, measure: Callable[..., dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    updates = torch.stack([update * (1 + 0.1 * i) for i in range(CLIENTS)]).roll(7, 1)
+    updates = several(update)
     scores, costs = Scores(updates, 1, prices), spelled_out(prices)
-    compared = Compared(f"CWMP, {CLIENTS} × {len(update):,} entries")
-    compared.largest("updates", scores, len(update) // 100)
-    yield compared.row()
     for density in DENSITIES:
         k = int(density * len(update))
         methods: Methods = {
@@ -422,6 +529,19 @@ def ten(update: Tensor, prices: jg.Prices, measure: Callable[..., dict[str, Any]
             "one reading": updates.sum,
         }
         yield measure({"input": f"{CLIENTS} updates", "density": density}, methods)
+
+
+def several(update: Tensor) -> Tensor:
+    """A client's update a row."""
+    return torch.stack([update * (1 + 0.1 * i) for i in range(CLIENTS)]).roll(7, 1)
+
+
+def ten_compared(update: Tensor, prices: jg.Prices) -> dict[str, Any]:
+    """All rows at once."""
+    compared = Compared(f"CWMP, {CLIENTS} × {len(update):,} entries")
+    for density in (DENSITIES[0], DENSITIES[-1]):
+        compared.largest("updates", Scores(several(update), 1, prices), int(density * len(update)))
+    return compared.row()
 
 
 def one_by_one(updates: Tensor, costs: Tensor, k: int) -> list[Tensor]:
@@ -471,8 +591,14 @@ if __name__ == "__main__":
     ):  # in the interpreter: the kernels, on the CPU, with less of all that is slow there
         DENSITIES, CLIENTS = (0.01, 0.2), 2
         gpu.LIST_PROGRAMS, gpu.SAMPLE, priced.SAMPLE, priced.TABLE = 2, 64, 512, 1024
+        gpu.PROGRAMS, gpu.TILE, gpu.BITS = 2, 256, 8
         kernels.chosen = lambda device, dtype=torch.float32: gpu if dtype != torch.float64 else reference
-    if sys.argv[1:] == [WARM]:
-        warm()
+    if sys.argv[1:2] == [WARM]:
+        if sys.argv[2] in PARTS:
+            PARTS[sys.argv[2]](torch.device("cuda"))
+        else:
+            gpu.FUSED = sys.argv[2] != PHASES
+            use(VARIANTS[int(sys.argv[2])] if gpu.FUSED else VARIANTS[0])
+            kernels.largest(small_scores(torch.device("cuda"), 1), 300)
     else:
         sys.exit(main())

@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from joulegrad.kernels import gpu, priced, tallies, tiles
+from joulegrad.kernels import frugal, gpu, priced, ranking, spending, tallies, tiles
 
 HOPPER = GPUTarget("cuda", 90, 32)
 BY_DEFAULT = {
@@ -22,6 +22,7 @@ BY_DEFAULT = {
     "*i32": "table keys counts listed listed_at bins drawn_at few_at others others_from spans",
     "i64": "bits",
 }
+OF_SELECTION = {"pieces": "*i32", "boards": "*i32", "scratch": "*i32"}
 KINDS = {name: kind for kind, names in BY_DEFAULT.items() for name in names.split()}
 
 
@@ -37,15 +38,15 @@ def compiled(program, warps, kinds=None, **constants):
 
 for power, each in ((1, False), (2, True)):
     how = {"POWER": power, "EACH": each}
-    compiled(tiles.sample, 4, **how, STEPS=1, BLOCK=128, BINS=gpu.BINS)
-    compiled(tiles.bracket, 8, **how, OWN=gpu.OWN, BLOCK=1024, BINS=gpu.BINS, RUNS=gpu.RUNS)
+    size = {"BLOCK": gpu.TILE, "LIST": gpu.LIST, "BITS": gpu.BITS, "CROWD": gpu.CROWD}
+    compiled(ranking.select, gpu.SELECT_WARPS, OF_SELECTION, FROM=0, TO=ranking.EMIT.value, **how, **size)
     compiled(tiles.survey, gpu.WARPS, **how, BY_RUN=not each, BLOCK=gpu.BLOCK)
-    rest = {"STEPS": 1, "BLOCK": gpu.LIST_BLOCK, "CROWD": gpu.CROWD}
-    compiled(tiles.narrow, gpu.LIST_WARPS, **how, **rest, BINS=gpu.BINS)
-    compiled(tiles.settle, gpu.LIST_WARPS, **how, **rest, OWN=64, OTHERS=256, RUNS=gpu.RUNS)
     compiled(tiles.emit, gpu.WARPS, **how, OTHERS=not each, BLOCK=gpu.BLOCK)
     compiled(tiles.threshold, 4, **how, RUNS=gpu.RUNS)
-    compiled(tallies.add_up, 4, {"g": "*bf16"}, POWER=power, STEPS=3, BLOCK=256, DIGITS=2)
-compiled(tallies.draw, 4, {"drawn": "*i32"}, STEPS=3, BLOCK=256, BINS=4096)
-compiled(tallies.weigh, gpu.LIST_WARPS, STEPS=3, BLOCK=priced.BLOCK, BINS=4096)
-compiled(tallies.pick, gpu.LIST_WARPS, {"few": "*i32"}, STEPS=3, BLOCK=priced.BLOCK)
+    compiled(tallies.add_up, 4, {"g": "*bf16"}, POWER=power, BLOCK=256, DIGITS=2)
+FRUGAL = {"LIST": gpu.LIST, "BITS": gpu.BITS, "CROWD": gpu.CROWD, "ADDED": frugal.ADDED}
+BITS = {"joules_bits": "i64", "scale_bits": "i64"}
+compiled(spending.spend, gpu.SELECT_WARPS, OF_SELECTION | BITS, POWER=1, BLOCK=gpu.TILE, **FRUGAL)
+compiled(tallies.draw, 4, {"drawn": "*i32"}, BLOCK=256, BINS=4096)
+compiled(tallies.weigh, gpu.LIST_WARPS, BLOCK=priced.BLOCK, BINS=4096)
+compiled(tallies.pick, gpu.LIST_WARPS, {"few": "*i32"}, BLOCK=priced.BLOCK)

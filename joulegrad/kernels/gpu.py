@@ -1,13 +1,8 @@
-"""Selection on the GPU: about two readings of the update, and no word to the host but one.
+"""Selection on the GPU: about two readings of the update in one launch (`ranking.py`), and no word to the host but one.
 
-To find the k largest of d scores, a sample of them says between which two the k-th largest must lie. A first pass
-(`tiles.survey`) counts what lies above the upper one and lists the few entries between the two; among these the k-th is
-found (`narrow`, `settle`); a second pass (`emit`) writes down what reaches it. If the sample misled, which the counts
-tell, all of it is done once more with a bracket that cannot, so the answer is always the reference's.
-
-The host asks once, at the end, whether there was an answer. While a CUDA graph is captured it must not ask: then
-indices of −1 say that there was none, because the update was not finite or, as rarely as the sample misleads, by bad
-luck.
+The host asks once, at the end, whether all was finite. While a CUDA graph is captured it must not ask: then indices of
+−1 say that it was not. All programs of that launch run at once, as many as there is room for; where that cannot be, as
+in Triton's interpreter, its phases are launches of their own.
 """
 
 from __future__ import annotations
@@ -15,9 +10,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Hashable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import pairwise
-from operator import or_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -28,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joulegrad.cost import Prices
-from joulegrad.kernels import reference, tiles
+from joulegrad.kernels import phases, ranking, reference, tiles
 from joulegrad.kernels.scores import NotFinite, Scores
 
 __all__ = ["all_finite", "at_least", "largest", "levels", "scales", "values_of"]
@@ -36,15 +30,19 @@ __all__ = ["all_finite", "at_least", "largest", "levels", "scales", "values_of"]
 all_finite, scales, levels, values_of = reference.all_finite, reference.scales, reference.levels, reference.values_of
 
 BLOCK, WARPS = 2048, 4  # entries a tile, and who reads them
-SAMPLE, OWN = 4096, 8  # entries drawn, and how many of them each program ranks
-BINS = 8192
-MOST = 2**31 - 2 * BLOCK  # entries of one update: an index has 31 bits here; beyond, the reference serves
-ROOM = 4096  # that the list always has
-CROWD = 1024  # so few are ranked by comparing each with each
+TILE, SELECT_WARPS = 4096, 8  # the same for the program that does everything
+MOST_AT_ONCE = 4  # such programs on a multiprocessor: more take longer to meet
+SAMPLE = 4096  # entries drawn
+BITS, CROWD, LIST = 12, 1024, 1024  # of the number of bins; so few are compared each with each; listed entries at once
+MOST = 2**31 - 2 * TILE  # entries of one update: an index has 31 bits here; beyond, the reference serves
+ROOM, SKEW = 512, 8  # entries that a list has room for; times as many as are expected, since layers differ
 LIST_BLOCK, LIST_PROGRAMS, LIST_WARPS = 1024, 264, 8
 RUNS = 4  # of different cost, whose keys are computed at once
 ERRORS, SPARE = 4.5, 8  # the bracket allows for so many standard errors of a sample's rank, and so many ranks more
-ROUNDS = 8  # of narrowing, after which a mark of 64 + 32 bits is known whatever the scores
+CERTAIN = 12  # if so many of a sample are expected above a mark, one is
+FUSED = isinstance(ranking.select, triton.JITFunction)  # all phases in one launch: the interpreter cannot
+REGISTERS = {False: 64, True: 80}  # of a thread of the fused one: four, or three, such programs fit a multiprocessor
+PROGRAMS = 264  # of each phase, where they are not
 
 
 def largest(scores: Scores, k: int) -> Tensor:
@@ -104,6 +102,7 @@ class Plan(NamedTuple):
     starts: Tensor  # of the tiles, and an index above all
     paid: NDArray[np.float64]  # what the runs cost, on the host
     stops: NDArray[np.int64]  # and where they end
+    cuts: dict[tuple[int, int], tuple[Tensor, int, int]]  # what `pieces` found
 
     @classmethod
     def of(cls, scores: Scores) -> Plan:
@@ -141,7 +140,35 @@ class Plan(NamedTuple):
             own = prices.joules.contiguous()
             own = own.clone() if own.data_ptr() % 16 else own  # programs are compiled for aligned memory
         starts = torch.tensor([*(first for first, _, _ in tiles), 2**31 - 1], dtype=torch.int32, device=device)
-        return cls(own, torch.tensor(ends, device=device), table, each, starts, np.array(costs), np.array(ends))
+        return cls(own, torch.tensor(ends, device=device), table, each, starts, np.array(costs), np.array(ends), {})
+
+    def pieces(self, most: int) -> tuple[Tensor, int, int]:
+        """The update in `most` equal parts, or fewer if they are small; how many they are, and the largest's size.
+
+        Where each part's pieces begin, and of each piece its first entry, its last plus one, and its run.
+        """
+        if (most, TILE) not in self.cuts:
+            d, stops = int(self.stops[-1]), self.stops.tolist()
+            size = _rounded(-(-d // min(most, -(-d // TILE))))
+            begins, pieces, run = [0], list[tuple[int, int, int]](), 0
+            for start in range(0, d, size):
+                stop = min(start + size, d)
+                while start < stop:
+                    end = min(stop, stops[run])
+                    pieces.append((start, end, run))
+                    run += end == stops[run]
+                    start = end
+                begins.append(len(pieces))
+            parts = len(begins) - 1
+            begins += [0] * (_rounded(parts) + 16 - len(begins))
+            table = torch.tensor(begins + [n for piece in pieces for n in piece], dtype=torch.int32)
+            self.cuts[most, TILE] = table.to(self.ends.device), parts, size
+        return self.cuts[most, TILE]
+
+    @property
+    def likes(self) -> tuple[Tensor, ...]:
+        """Tensors like those that the programs are given: costs, ends, pieces, boards, scratch, out."""
+        return self.costs, self.ends, self.table, self.table, self.table, self.ends
 
     @property
     def runs(self) -> int:
@@ -166,94 +193,104 @@ def _uniform(d: int, block: int, device: torch.device) -> Plan:
 
 
 def _largest(scores: Scores, k: int) -> Tensor:
-    rows, d = _rows(scores.update)
-    capturing = _capturing(scores.update)
-    out = torch.empty(rows, k, dtype=torch.int64, device=scores.update.device)
+    update, plan = scores.update, Plan.of(scores)
+    rows, d = _rows(update)
+    out = torch.empty(rows, k, dtype=torch.int64, device=update.device)
     m = min(d, SAMPLE)
     rank = (m * k - 1) // d
     slack = 0 if m == d else int(ERRORS * math.sqrt(m * (k / d) * (1 - k / d))) + SPARE
-    room = min(d, (2 * slack + 2) * -(-d // m) * 3 // 2 + ROOM)
-    search = _Search(scores, k, out, room)
-    search.begin(rank + slack, rank - slack - 1)
-    for _ in range(ROUNDS if capturing else 1):
-        search.narrow()
-    search.finish()
-    if capturing:
-        return out
-    while (status := search.status()) != tiles.DONE.value:
-        if status & tiles.NOT_FINITE.value:
-            raise NotFinite
-        if status & tiles.MISLED.value:
-            search = _Search(scores, k, out, d)
-            search.begin(-1, -1)
-        search.state[tiles.STATUS.value :: tiles.FIELDS.value] = tiles.DONE.value
-        search.narrow()
-        search.finish()
+    high = max(rank - slack - 1, 0 if rank > CERTAIN and m < d else -1)
+    room = (2 * slack + 2) * SKEW / m  # of a program's part, for its list
+    at_once = programs(plan, update, scores.power)
+    bad = [
+        _selected(plan, update[i : i + at_once] if rows > at_once else update, scores.power, k, m,
+                  (rank + slack, high), room, out[i : i + at_once] if rows > at_once else out, at_once)
+        for i in range(0, rows, at_once)
+    ]  # fmt: skip
+    if not _capturing(update) and any(found.item() for found in bad):
+        raise NotFinite
     return out
 
 
-class _Search:
-    """The kernels of one search, in their order, with the memory that they share."""
+def _selected(
+    plan: Plan, update: Tensor, power: int, k: int, m: int, ranks: tuple[int, int], room: float, out: Tensor, most: int
+) -> Tensor:
+    """Select from as many rows as there may be at once; what comes back is not 0 where something is not finite."""
+    rows, d = _rows(update)
+    pieces, parts, size = plan.pieces(max(most // rows, 1))
+    capacity = min(-(-int(size * room + ROOM) // 16) * 16, size)
+    each_row = 2 * phases.FIELDS.value + (3 << BITS)
+    boards = torch.zeros(rows * each_row, dtype=torch.int32, device=update.device)
+    words = 4 * _rounded(m) + 3 * CROWD + 3 * _rounded(parts) + 2 * parts * capacity
+    scratch = torch.empty(rows * words, dtype=torch.int32, device=update.device)
+    given = (
+        update, plan.costs, plan.ends, pieces, boards, scratch, out,
+        d, plan.runs, plan.steps, k, m, *ranks, capacity,
+    )  # fmt: skip
 
-    def __init__(self, scores: Scores, k: int, out: Tensor, room: int) -> None:
-        self.scores, self.k, self.out, self.room = scores, k, out, room
-        self.plan = Plan.of(scores)
-        self.rows, self.d = _rows(scores.update)
-        device, rows = scores.update.device, self.rows
-        m = self.m = min(self.d, SAMPLE)
-        self.state, self.words, self.drawn, self.few = carved(
-            torch.int64, device, *(rows * n for n in (tiles.FIELDS.value, self.plan.tiles, m, CROWD))
-        )
-        self.keys, self.bins, self.drawn_at, self.few_at, *self.listed = carved(
-            torch.int32,
-            device,
-            rows * 4 * self.plan.runs,
-            rows * BINS,
-            rows * m,
-            rows * CROWD,
-            rows * room,
-            rows * room,
-        )
-        self.how = {"POWER": scores.power, "EACH": self.plan.each}
+    how_fused = options(plan)
 
-    def begin(self, rank_low: int, rank_high: int) -> None:
-        """Sample, bracket, survey."""
-        plan, m = self.plan, self.m
-        launch(
-            tiles.sample, (-(-m // 128), self.rows), 4,
-            self.scores.update, self.d, plan.costs, plan.ends, plan.runs, self.state, self.bins,
-            self.drawn, self.drawn_at, m, **self.how, STEPS=plan.steps, BLOCK=128, BINS=BINS,
-        )  # fmt: skip
-        launch(
-            tiles.bracket, (-(-m // OWN), self.rows), 8,
-            self.d, self.drawn, self.drawn_at, m, rank_low, rank_high, plan.costs, plan.runs, self.keys, self.state,
-            **self.how, OWN=OWN, BLOCK=1024, BINS=BINS, RUNS=RUNS,
-        )  # fmt: skip
-        survey(plan, self.scores, self.state, self.keys, self.words, self.listed, self.room)
+    def phase(first: Any, last: Any, turn: int = 0) -> None:
+        how = {"FROM": first.value, "TO": last.value, "POWER": power, "EACH": plan.each} | sizes(plan)
+        launch(ranking.select, (parts, rows), SELECT_WARPS, *given, turn, **how, options=how_fused)
 
-    def narrow(self) -> None:
-        """One round, unless so few are left that there is no need."""
-        plan = self.plan
-        launch(
-            tiles.narrow, (LIST_PROGRAMS, self.rows), LIST_WARPS,
-            *self.listed, self.room, plan.costs, plan.ends, plan.runs, self.k, self.state, self.bins,
-            **self.how, STEPS=plan.steps, BLOCK=LIST_BLOCK, BINS=BINS, CROWD=CROWD,
-        )  # fmt: skip
+    if FUSED:
+        phase(ranking.DRAW, ranking.EMIT)
+    else:
+        for one in (ranking.DRAW, ranking.RANK, ranking.SURVEY):
+            phase(one, one)
+        turn, inside = 0, boards[: rows * 2 * phases.FIELDS.value].view(torch.int64).view(rows, -1)
+        while turn < 96 // (BITS - 1) + 3:  # then the last bit of any mark is known
+            phase(ranking.COUNT, ranking.COUNT, turn)
+            phase(ranking.NARROW, ranking.NARROW, turn)
+            turn += 1
+            left = inside[:, phases.KEPT.value + turn % 2 * 8 + 5]
+            if not _capturing(update) and int(left.max()) <= CROWD:
+                break
+        for one in (ranking.SETTLE, ranking.CHOOSE, ranking.EMIT):
+            phase(one, one, turn)
+    return boards[2 * phases.ANY.value]
 
-    def finish(self) -> None:
-        """Settle, emit."""
-        plan = self.plan
-        launch(
-            tiles.settle, (LIST_PROGRAMS, self.rows), LIST_WARPS,
-            *self.listed, self.room, plan.costs, plan.ends, plan.runs, self.state, self.few, self.few_at, self.keys,
-            **self.how, STEPS=plan.steps, BLOCK=LIST_BLOCK, CROWD=CROWD, OWN=64, OTHERS=256, RUNS=RUNS,
-        )  # fmt: skip
-        emit(plan, self.scores, self.state, self.keys, self.words, self.out)
 
-    def status(self) -> int:
-        """Of all rows together; waits for the GPU."""
-        found: list[int] = self.state[tiles.STATUS.value :: tiles.FIELDS.value].tolist()
-        return reduce(or_, found)
+def sizes(plan: Plan) -> dict[str, int]:
+    """How much one program looks at, at once."""
+    return {"BLOCK": TILE // 2 if plan.each else TILE, "LIST": LIST, "BITS": BITS, "CROWD": CROWD}
+
+
+def programs(plan: Plan, update: Tensor, power: int) -> int:
+    """How many programs of a selection there are, of all rows together."""
+    how = {"FROM": ranking.DRAW.value, "TO": ranking.EMIT.value, "POWER": power, "EACH": plan.each} | sizes(plan)
+    return at_once(ranking.select, (update, *plan.likes, *[0] * 9), how, options(plan))
+
+
+def at_once(program: Any, like: Sequence[Any], how: dict[str, Any], options: dict[str, Any]) -> int:
+    """How many of a program run at once, as many as can meet: their registers and shared memory say."""
+    if not FUSED or not isinstance(program, triton.JITFunction):
+        return 1 if FUSED else PROGRAMS
+    update = like[0]
+    key = program, update.dtype, update.device, *how.values()
+    if key not in _AT_ONCE:
+        found, _ = compiled(program, SELECT_WARPS, like, how, options)
+        found._init_handles()  # as Triton's own tutorials do: only then the registers are known
+        device = torch.cuda.get_device_properties(update.device)
+        warps = 4 * (16384 // (-(-found.n_regs * 32 // 256) * 256))  # a multiprocessor has four times 2^14 registers
+        fit = min(warps, 64) // SELECT_WARPS, 200 * 1024 // (found.metadata.shared + 1024), MOST_AT_ONCE
+        most = device.multi_processor_count * max(min(fit), 1)
+        _AT_ONCE[key] = most - most % 8  # so that every so many rows begin at aligned memory
+    return _AT_ONCE[key]
+
+
+def options(plan: Plan) -> dict[str, Any]:
+    """How the program that does everything is compiled: all must run at once; the more they are, the more they read."""
+    return {"launch_cooperative_grid": True, "maxnreg": REGISTERS[plan.each]} if FUSED else {}
+
+
+PLAIN = {"launch_cooperative_grid": True, "maxnreg": 64, "enable_fp_fusion": False}
+_AT_ONCE: dict[Hashable, int] = {}
+
+
+def _rounded(n: int) -> int:
+    return -(-n // 16) * 16
 
 
 def survey(
@@ -300,23 +337,32 @@ def _capturing(update: Tensor) -> bool:
 _COMPILED: dict[Hashable, tuple[Any, list[Any]]] = {}
 
 
-def launch(program: Any, grid: tuple[int, int], warps: int, *arguments: Any, **constants: Any) -> None:
+def launch(
+    program: Any, grid: tuple[int, int], warps: int, *arguments: Any, options: Any = None, **constants: Any
+) -> None:
     """Start a program, compiled when it is first asked for with such constants, on such an update and device.
 
     Triton's own call looks at each argument every time, which takes longer than most of our programs run. Ours differ
-    in their numbers only, which are not specialised on, and in the update, whose memory is aligned (`_aligned`).
+    in their numbers only, which are not specialised on, and in the update, whose memory is aligned (`aligned`).
     """
     if not isinstance(program, triton.JITFunction):  # the interpreter's
         program[grid](*arguments, **constants, num_warps=warps)
         return
+    found, constant = compiled(program, warps, arguments, constants, options or {})
+    found[*grid, 1](*arguments, *constant)
+
+
+def compiled(
+    program: Any, warps: int, arguments: Sequence[Any], constants: dict[str, Any], options: Any
+) -> tuple[Any, list[Any]]:
+    """A program as it is for such constants, and these in order; kept."""
     first = arguments[0]
     kind = (first.dtype, first.device.index) if isinstance(first, Tensor) else torch.cuda.current_device()
     key = program, warps, kind, *constants.values()
     if key not in _COMPILED:
-        compiled = program.warmup(*arguments, **constants, grid=grid, num_warps=warps)
-        _COMPILED[key] = compiled, [constants[name] for name in program.arg_names[len(arguments) :]]
-    compiled, constant = _COMPILED[key]
-    compiled[*grid, 1](*arguments, *constant)
+        found = program.warmup(*arguments, **constants, grid=(1,), num_warps=warps, **options)
+        _COMPILED[key] = found, [constants[name] for name in program.arg_names[len(arguments) :]]
+    return _COMPILED[key]
 
 
 def aligned(scores: Scores) -> Scores:

@@ -7,9 +7,10 @@
     emit     one reading: the indices, in order
     add_up   what they are worth, exactly, for the certificate   -> host
 
-So the host waits four times, for some ten thousand counts or a few thousand entries each, and the update is read twice
-and touched here and there. What is certain is checked when all is known; where the sample misled, or where too many
-entries are in doubt, as where very many are equal, there is no answer here, and `afar.py` has one.
+This is for where `frugal.py` has no answer: where both budgets bind, say. The host waits four times, for some ten
+thousand counts or a few thousand entries each, and the update is read twice and touched here and there. What is certain
+is checked when all is known; where the sample misled, or where too many entries are in doubt, as where very many are
+equal, there is no answer here, and `afar.py` has one.
 
 What of the joules is left over goes to the best that they still pay: the list goes down so far, nearly always; where it
 does not, the update is copied, on the GPU, and searched once more, as the reference does it.
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from joulegrad import exact
 from joulegrad.cost import Prices
-from joulegrad.kernels import crossing, gpu, reference, tallies, tiles
+from joulegrad.kernels import crossing, frugal, gpu, reference, tallies, tiles
 from joulegrad.kernels.scores import NotFinite, Scores
 
 __all__ = ["budgeted"]
@@ -59,6 +60,8 @@ def budgeted(scores: Scores, k: int, joules: float) -> reference.Budgeted | None
     if plan.runs > MOST_RUNS:
         return None
     with torch.cuda.device_of(scores.update):
+        if (found := frugal.budgeted(scores, plan, k, joules)) is not None:
+            return found
         try:
             return _Search(scores, plan, k, joules).answer()
         except Unanswered:
@@ -145,8 +148,8 @@ class _Search:
         self.listed, self.room = gpu.carved(torch.int32, self.device, m, m), m
         gpu.launch(
             tallies.draw, (-(-m // 256), 1), 4,
-            self.scores.update, self.d, plan.ends, plan.runs, where, board.bins, *self.listed, m,
-            STEPS=plan.steps, BLOCK=256, BINS=self.bins,
+            self.scores.update, self.d, plan.ends, plan.runs, plan.steps, where, board.bins, *self.listed, m,
+            BLOCK=256, BINS=self.bins,
         )  # fmt: skip
         while True:
             bins = self.upto(spans, board.read(), self.above)
@@ -212,8 +215,8 @@ class _Search:
         state[tiles.COUNTED.value] = self.state[tiles.COUNTED.value]
         gpu.launch(
             tallies.pick, (gpu.LIST_PROGRAMS, 1), gpu.LIST_WARPS,
-            *self.listed, self.room, state, self.plan.ends, self.plan.runs, where, keys, at, FEW,
-            STEPS=self.plan.steps, BLOCK=BLOCK,
+            *self.listed, self.room, state, self.plan.ends, self.plan.runs, self.plan.steps, where, keys, at, FEW,
+            BLOCK=BLOCK,
         )  # fmt: skip
         found = few.cpu().numpy()
         n = int(found[2 * tiles.FEW.value])
@@ -256,8 +259,8 @@ class _Search:
         """Count the list in bins."""
         gpu.launch(
             tallies.weigh, (gpu.LIST_PROGRAMS, 1), gpu.LIST_WARPS,
-            *self.listed, self.room, state, self.plan.ends, self.plan.runs, where, board.bins,
-            STEPS=self.plan.steps, BLOCK=BLOCK, BINS=self.bins,
+            *self.listed, self.room, state, self.plan.ends, self.plan.runs, self.plan.steps, where, board.bins,
+            BLOCK=BLOCK, BINS=self.bins,
         )  # fmt: skip
 
 
@@ -436,8 +439,9 @@ class _Choice:
         plan = search.plan
         gpu.launch(
             tallies.add_up, (gpu.LIST_PROGRAMS, 1), 4,
-            search.scores.update, plan.ends, plan.runs, self.marks, there, out, len(out), worth_from, beyond_from, sums,
-            POWER=search.power, STEPS=plan.steps, BLOCK=256, DIGITS=digits,
+            search.scores.update, plan.ends, plan.runs, plan.steps, self.marks, there,
+            out, len(out), worth_from, beyond_from, sums,
+            POWER=search.power, BLOCK=256, DIGITS=digits,
         )  # fmt: skip
         found = sums.tolist()
         first, second = (sum(n << (32 * i) for i, n in enumerate(row)) for row in found)

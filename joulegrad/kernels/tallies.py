@@ -22,19 +22,19 @@ def in_span(key, run, some, spans, runs):
 
 
 @triton.jit
-def to_bins(key, at, some, ends, runs, spans, bins, STEPS: tl.constexpr, BINS: tl.constexpr):
+def to_bins(key, at, some, ends, runs, steps, spans, bins, BINS: tl.constexpr):
     """Count entries that are in doubt in their run's bins."""
-    run = run_of(at, some, ends, runs, STEPS)
+    run = run_of(at, some, ends, runs, steps)
     inside, above = in_span(key, run, some, spans, runs)
     shift = tl.load(spans + 2 * runs + run, mask=some, other=0)
     place = run * BINS + tl.where(inside, above >> shift, 0)
     tl.atomic_add(bins + place, 1, mask=inside, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["size", "runs", "m"])
+@triton.jit(do_not_specialize=["size", "runs", "steps", "m"])
 def draw(
-    g, size, ends, runs, spans, bins, drawn, drawn_at, m,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
+    g, size, ends, runs, steps, spans, bins, drawn, drawn_at, m,
+    BLOCK: tl.constexpr, BINS: tl.constexpr,
 ):  # fmt: skip
     """Draw one entry from each of m equal runs of indices, by a hash of the run's number, and count it in its bin.
 
@@ -51,33 +51,33 @@ def draw(
     key = tl.where(key < SPECIAL, key, 0)
     tl.store(drawn + i, key, mask=i < m)
     tl.store(drawn_at + i, at, mask=i < m)
-    to_bins(key, at, i < m, ends, runs, spans, bins, STEPS, BINS)
+    to_bins(key, at, i < m, ends, runs, steps, spans, bins, BINS)
 
 
-@triton.jit(do_not_specialize=["runs", "room"])
+@triton.jit(do_not_specialize=["runs", "steps", "room"])
 def weigh(
-    listed, listed_at, room, state, ends, runs, spans, bins,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
+    listed, listed_at, room, state, ends, runs, steps, spans, bins,
+    BLOCK: tl.constexpr, BINS: tl.constexpr,
 ):  # fmt: skip
     """Count the listed entries in the bins of their runs: reads 8 bytes for each."""
     n = tl.minimum(tl.load(state + COUNTED) & NOWHERE, room).to(tl.int32)
     for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
         i = start + tl.arange(0, BLOCK)
         key, at = tl.load(listed + i, mask=i < n, other=0), tl.load(listed_at + i, mask=i < n, other=0)
-        to_bins(key, at, i < n, ends, runs, spans, bins, STEPS, BINS)
+        to_bins(key, at, i < n, ends, runs, steps, spans, bins, BINS)
 
 
-@triton.jit(do_not_specialize=["runs", "room", "most"])
+@triton.jit(do_not_specialize=["runs", "steps", "room", "most"])
 def pick(
-    listed, listed_at, room, state, ends, runs, spans, few, few_at, most,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    listed, listed_at, room, state, ends, runs, steps, spans, few, few_at, most,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Set aside those of the listed entries that are in doubt, in no order: reads 8 bytes for each that is listed."""
     n = tl.minimum(tl.load(state + COUNTED) & NOWHERE, room).to(tl.int32)
     for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
         i = start + tl.arange(0, BLOCK)
         key, at = tl.load(listed + i, mask=i < n, other=0), tl.load(listed_at + i, mask=i < n, other=0)
-        inside, _ = in_span(key, run_of(at, i < n, ends, runs, STEPS), i < n, spans, runs)
+        inside, _ = in_span(key, run_of(at, i < n, ends, runs, steps), i < n, spans, runs)
         place = tl.atomic_add(state + FEW + tl.zeros([BLOCK], tl.int32), 1, mask=inside, sem="relaxed").to(tl.int32)
         tl.store(few + place, key, mask=inside & (place < most))
         tl.store(few_at + place, at, mask=inside & (place < most))
@@ -97,10 +97,10 @@ def digits_of(bits, digit, lowest, some):
     return tl.where(some[None, :] & (down > -32), found & 0xFFFFFFFF, 0)
 
 
-@triton.jit(do_not_specialize=["runs", "n", "worth_from", "beyond_from"])
+@triton.jit(do_not_specialize=["runs", "steps", "n", "worth_from", "beyond_from"])
 def add_up(
-    g, ends, runs, keys, paid, out, n, worth_from, beyond_from, sums,
-    POWER: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, DIGITS: tl.constexpr,
+    g, ends, runs, steps, keys, paid, out, n, worth_from, beyond_from, sums,
+    POWER: tl.constexpr, BLOCK: tl.constexpr, DIGITS: tl.constexpr,
 ):  # fmt: skip
     """Σ w and Σ (w − p) of the kept entries whose keys reach their run's, exactly, as digits of 32 bits.
 
@@ -113,7 +113,7 @@ def add_up(
         i = start + tl.arange(0, BLOCK)
         at = tl.load(out + i, mask=i < n, other=0)
         key = key_of(tl.load(g + at, mask=i < n, other=0.0))
-        run = run_of(at, i < n, ends, runs, STEPS)
+        run = run_of(at, i < n, ends, runs, steps)
         some = (i < n) & (key >= tl.load(keys + 2 * run, mask=i < n, other=0))
         w = key.to(tl.float32, bitcast=True).to(tl.float64)
         if POWER == 2:

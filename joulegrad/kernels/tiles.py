@@ -1,4 +1,4 @@
-"""The programs of selection on the GPU, in Triton: what each reads, writes, and why.
+"""What selection on a GPU is made of, in Triton, and the programs of a search: what each reads, writes, and why.
 
 Every entry has a rank of its own: by its score, |g|^power / c in float64, and of equal scores the lower index first.
 So there are no ties to count, however many entries are equal. A *mark* is a place in that order: the bits of a score,
@@ -8,11 +8,10 @@ The update is cut into *tiles* of neighbouring entries with one cost, a *run*. T
 only if, the float's bits without the sign (its *key*) reach an integer, which is computed once a run. NaN and infinity
 have the largest keys of all; a tile that meets any says so.
 
-Programs of one kernel do not wait for each other; what needs the results of all is done by the last to end, for which
-each takes a ticket. Only `emit` waits, for the tiles before its own. Nothing says in which order a GPU starts programs,
-or that all of them run at once; so there, too, a ticket says which tile a program takes. Whoever has an earlier tile
-has then begun, a program that has begun is never put off for one that has not, and the first tile waits for nobody:
-each wait ends, however few programs there is room for.
+Programs of one kernel do not wait for each other, but `emit`'s, for the tiles before their own. Nothing says in which
+order a GPU starts programs, or that all of them run at once; so a ticket says which tile a program takes. Whoever has
+an earlier tile has then begun, a program that has begun is never put off for one that has not, and the first tile waits
+for nobody: each wait ends, however few programs there is room for.
 """
 
 from __future__ import annotations
@@ -22,20 +21,12 @@ import triton.language as tl
 
 # The fields of a row's state, int64.
 LOW, LOW_AT, HIGH, HIGH_AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # marks around the k-th
-FLOOR, CEILING, FIRST, LAST = (
-    tl.constexpr(4),
-    tl.constexpr(5),
-    tl.constexpr(6),
-    tl.constexpr(7),
-)  # where it lies, closer
-WANTED, INSIDE = tl.constexpr(8), tl.constexpr(9)  # which of those inside it is, and how many they are
 COUNTED = tl.constexpr(10)  # how many are above the high mark, times 2^32, plus how many are between
 FEW, CUT = tl.constexpr(11), tl.constexpr(12)  # how many are set aside; the index of the k-th
-SHIFT = tl.constexpr(15)  # how many bits a bin drops
 TICKET, STATUS = tl.constexpr(13), tl.constexpr(14)
 FIELDS = tl.constexpr(16)
 
-DONE, NOT_FINITE, MISLED, CROWDED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # the status
+DONE, NOT_FINITE = tl.constexpr(0), tl.constexpr(1)  # the status
 
 SPECIAL = tl.constexpr(0x7F800000)  # the key of infinity; those of NaN lie above
 INFINITE = tl.constexpr(0x7FF0000000000000)  # the bits of an infinite score
@@ -61,11 +52,11 @@ def score_of(key, cost, POWER: tl.constexpr):
 
 
 @triton.jit
-def run_of(at, some, ends, runs, STEPS: tl.constexpr):
-    """The runs that entries lie in: the first that ends after each."""
+def run_of(at, some, ends, runs, steps):
+    """The runs that entries lie in: the first that ends after each. So many halvings find one."""
     low = tl.zeros_like(at).to(tl.int32)
     high = low + runs - 1
-    for _ in tl.static_range(STEPS):
+    for _ in range(steps):
         middle = (low + high) // 2
         later = tl.load(ends + middle, mask=some, other=0) <= at
         low = tl.where(later & (low < high), middle + 1, low)
@@ -74,12 +65,12 @@ def run_of(at, some, ends, runs, STEPS: tl.constexpr):
 
 
 @triton.jit
-def cost_at(at, some, costs, ends, runs, EACH: tl.constexpr, STEPS: tl.constexpr):
+def cost_at(at, some, costs, ends, runs, steps, EACH: tl.constexpr):
     """What entries cost: each its own, or what its run costs."""
     if EACH:
         cost = tl.load(costs + at, mask=some, other=1.0)
     else:
-        cost = tl.load(costs + run_of(at, some, ends, runs, STEPS), mask=some, other=1.0)
+        cost = tl.load(costs + run_of(at, some, ends, runs, steps), mask=some, other=1.0)
     return cost
 
 
@@ -102,99 +93,6 @@ def store_keys(keys, runs, costs, bits, POWER: tl.constexpr, RUNS: tl.constexpr)
             below = possible & (score < target[:, None])
             least += tl.sum(below.to(tl.int32), 1).to(tl.int64) << (28 - 4 * digit)
         tl.store(keys + place, least.to(tl.int32), mask=place < 2 * runs)
-
-
-@triton.jit
-def store_range(state, floor, ceiling, first, last, BINS: tl.constexpr):
-    """Where the k-th lies, and how many bits to drop so that all that lies there falls into so many bins."""
-    tl.store(state + FLOOR, floor)
-    tl.store(state + CEILING, ceiling)
-    tl.store(state + FIRST, first)
-    tl.store(state + LAST, last)
-    span = tl.where(floor == ceiling, last - first, ceiling - floor)
-    shift = 0
-    while (span >> shift) >= BINS:
-        shift += 1
-    tl.store(state + SHIFT, shift)
-
-
-@triton.jit
-def is_last(state, programs):
-    """Whether all other programs of this row have ended; what they wrote can be read then."""
-    tl.debug_barrier()
-    ticket = tl.atomic_add(state + TICKET, 1, sem="acq_rel")
-    tl.debug_barrier()
-    if ticket == programs - 1:
-        tl.store(state + TICKET, 0)
-    return ticket == programs - 1
-
-
-@triton.jit(do_not_specialize=["size", "runs", "m"])
-def sample(
-    g, size, costs, ends, runs, state, bins, drawn, drawn_at, m,
-    POWER: tl.constexpr, EACH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
-):  # fmt: skip
-    """Scores of entries drawn one from each of m equal runs, by a hash of the run's number; and a clean slate.
-
-    What is not finite counts as 0. Reads a cache line for each.
-    """
-    part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    i = part * BLOCK + tl.arange(0, BLOCK)
-    first = size * i.to(tl.int64) // m
-    room = size * (i.to(tl.int64) + 1) // m - first
-    mixed = i.to(tl.uint32) * 0x9E3779B1
-    mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
-    mixed = mixed ^ (mixed >> 13)
-    at = first + mixed.to(tl.int64) % tl.maximum(room, 1)
-    key = key_of(tl.load(g + row * size + at, mask=i < m, other=0.0))
-    bits = score_of(tl.where(key < SPECIAL, key, 0), cost_at(at, i < m, costs, ends, runs, EACH, STEPS), POWER)
-    tl.store(drawn + row * m + i, bits, mask=i < m)
-    tl.store(drawn_at + row * m + i, at.to(tl.int32), mask=i < m)
-    share = tl.cdiv(BINS, tl.num_programs(0))
-    for start in range(part * share, tl.minimum((part + 1) * share, BINS), BLOCK):
-        b = start + tl.arange(0, BLOCK)
-        tl.store(bins + row * BINS + b, 0, mask=(b < (part + 1) * share) & (b < BINS))
-    if part == 0:
-        field = tl.arange(0, FIELDS)
-        value = tl.where(field == HIGH_AT, -1, tl.where(field == LOW_AT, NOWHERE, 0)).to(tl.int64)
-        tl.store(state + row * FIELDS + field, tl.where(field == HIGH, INFINITE, value))
-
-
-@triton.jit(do_not_specialize=["size", "m", "rank_low", "rank_high", "runs"])
-def bracket(
-    size, drawn, drawn_at, m, rank_low, rank_high, costs, runs, keys, state,
-    POWER: tl.constexpr, EACH: tl.constexpr, OWN: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
-    RUNS: tl.constexpr,
-):  # fmt: skip
-    """Marks around the k-th entry: those of the sample that have the given ranks, counted from 0.
-
-    Each program counts how many rank before each of a few: m² comparisons in all, and no sorting. A rank outside the
-    sample leaves its mark where nothing lies beyond it.
-    """
-    part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    state += row * FIELDS
-    drawn += row * m
-    i = part * OWN + tl.arange(0, OWN)
-    own = tl.load(drawn + i, mask=i < m, other=-1)
-    ahead = tl.zeros([OWN, BLOCK], tl.int32)
-    for start in range(0, m, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        other = tl.load(drawn + j, mask=j < m, other=-2)[None, :] + (j[None, :] < i[:, None])  # of equals the first
-        ahead += (other > own[:, None]).to(tl.int32)
-    rank = tl.sum(ahead, 1)
-    at = tl.load(drawn_at + row * m + i, mask=i < m, other=0).to(tl.int64)
-    found = (rank == rank_low) & (i < m)
-    tl.store(state + LOW + tl.zeros([OWN], tl.int32), own, mask=found)
-    tl.store(state + LOW_AT + tl.zeros([OWN], tl.int32), at, mask=found)
-    found = (rank == rank_high) & (i < m)
-    tl.store(state + HIGH + tl.zeros([OWN], tl.int32), own, mask=found)
-    tl.store(state + HIGH_AT + tl.zeros([OWN], tl.int32), at, mask=found)
-    if is_last(state, tl.num_programs(0)):
-        low, high = tl.load(state + LOW, volatile=True), tl.load(state + HIGH, volatile=True)
-        store_range(state, low, high, low * 0, low * 0 + size - 1, BINS)
-        if not EACH:
-            store_keys(keys + row * 4 * runs, runs, costs, low, POWER, RUNS)
-            store_keys(keys + row * 4 * runs + 2 * runs, runs, costs, high, POWER, RUNS)
 
 
 @triton.jit
@@ -290,107 +188,6 @@ def survey(
             tl.store(listed + place, key, mask=found & (place < room))
             tl.store(listed_at + place, at + i, mask=found & (place < room))
             place += found.to(tl.int32)
-
-
-@triton.jit
-def bins_of(bits, at, floor, ceiling, first, shift):
-    """The bins of entries that lie inside, the best first: by their scores; where all are equal, by their indices."""
-    return tl.where(floor == ceiling, at - first, ceiling - bits) >> shift
-
-
-@triton.jit(do_not_specialize=["room", "runs", "k"])
-def narrow(
-    listed, listed_at, room, costs, ends, runs, k, state, bins,
-    POWER: tl.constexpr, EACH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BINS: tl.constexpr,
-    CROWD: tl.constexpr,
-):  # fmt: skip
-    """Count the listed entries in bins; the last program says in which one the k-th is.
-
-    Reads 8 bytes an entry that is listed. Where that bin is crowded still, the next call divides it further.
-    """
-    row, programs = tl.program_id(1).to(tl.int64), tl.num_programs(0)
-    state += row * FIELDS
-    bins += row * BINS
-    counted = tl.load(state + COUNTED)
-    n, above = counted & NOWHERE, counted >> 32
-    floor, ceiling, first, last = (
-        tl.load(state + FLOOR), tl.load(state + CEILING), tl.load(state + FIRST), tl.load(state + LAST)
-    )  # fmt: skip
-    begun, inside, shift = tl.load(state + WANTED), tl.load(state + INSIDE), tl.load(state + SHIFT)
-    if (above < k) & (k <= above + n) & (n <= room) & ((begun == 0) | (inside > CROWD)):
-        listed += row * room
-        listed_at += row * room
-        for start in range(tl.program_id(0) * BLOCK, n.to(tl.int32), programs * BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            key, at = tl.load(listed + i, mask=i < n, other=0), tl.load(listed_at + i, mask=i < n, other=0)
-            bits = score_of(key, cost_at(at, i < n, costs, ends, runs, EACH, STEPS), POWER)
-            some = (i < n) & (bits >= floor) & (bits <= ceiling) & (at >= first) & (at <= last)
-            place = bins_of(bits, at, floor, ceiling, first, shift)
-            tl.atomic_add(bins + tl.where(some, place, 0), 1, mask=some, sem="relaxed")
-        if is_last(state, programs):
-            wanted = tl.where(begun == 0, k - above, begun)
-            b = tl.arange(0, BINS)
-            each = tl.load(bins + b, volatile=True)
-            tl.store(bins + b, 0)
-            found = tl.sum((tl.cumsum(each, 0) < wanted).to(tl.int32), 0).to(tl.int64)  # the bin of the one wanted
-            tl.store(state + WANTED, wanted - tl.sum(tl.where(b < found, each, 0), 0))
-            tl.store(state + INSIDE, tl.sum(tl.where(b == found, each, 0), 0).to(tl.int64))
-            if floor == ceiling:
-                first, last = first + (found << shift), tl.minimum(first + ((found + 1) << shift) - 1, last)
-            else:
-                floor = tl.maximum(ceiling - ((found + 1) << shift) + 1, floor)
-                ceiling -= found << shift
-            store_range(state, floor, ceiling, first, last, BINS)
-
-
-@triton.jit(do_not_specialize=["room", "runs"])
-def settle(
-    listed, listed_at, room, costs, ends, runs, state, few, few_at, keys,
-    POWER: tl.constexpr, EACH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, CROWD: tl.constexpr,
-    OWN: tl.constexpr, OTHERS: tl.constexpr, RUNS: tl.constexpr,
-):  # fmt: skip
-    """Set aside the few entries among which the k-th is; the last program ranks them by comparing each with each."""
-    row, programs = tl.program_id(1).to(tl.int64), tl.num_programs(0)
-    state += row * FIELDS
-    few += row * CROWD
-    few_at += row * CROWD
-    n, wanted = tl.load(state + COUNTED) & NOWHERE, tl.load(state + WANTED)
-    inside = tl.load(state + INSIDE).to(tl.int32)
-    floor, ceiling, first, last = (
-        tl.load(state + FLOOR), tl.load(state + CEILING), tl.load(state + FIRST), tl.load(state + LAST)
-    )  # fmt: skip
-    if (wanted > 0) & (inside <= CROWD):
-        listed += row * room
-        listed_at += row * room
-        for start in range(tl.program_id(0) * BLOCK, n.to(tl.int32), programs * BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            key, at = tl.load(listed + i, mask=i < n, other=0), tl.load(listed_at + i, mask=i < n, other=0)
-            bits = score_of(key, cost_at(at, i < n, costs, ends, runs, EACH, STEPS), POWER)
-            some = (i < n) & (bits >= floor) & (bits <= ceiling) & (at >= first) & (at <= last)
-            place = tl.atomic_add(state + FEW + tl.zeros([BLOCK], tl.int32), 1, mask=some, sem="relaxed")
-            tl.store(few + place, bits, mask=some)
-            tl.store(few_at + place, at, mask=some)
-        if is_last(state, programs):
-            for start in range(0, inside, OWN):
-                i = start + tl.arange(0, OWN)
-                own = tl.load(few + i, mask=i < inside, other=-1, volatile=True)
-                own_at = tl.load(few_at + i, mask=i < inside, other=0, volatile=True)
-                rank = tl.zeros([OWN], tl.int32)
-                for other in range(0, inside, OTHERS):
-                    j = other + tl.arange(0, OTHERS)
-                    bits = tl.load(few + j, mask=j < inside, other=-1, volatile=True)[None, :]
-                    at = tl.load(few_at + j, mask=j < inside, other=0, volatile=True)[None, :]
-                    ahead = (bits > own[:, None]) | ((bits == own[:, None]) & (at < own_at[:, None]))
-                    rank += tl.sum(ahead.to(tl.int32), 1)
-                found = (i < inside) & (rank == wanted - 1)
-                tl.store(state + LOW + tl.zeros([OWN], tl.int32), own, mask=found)
-                tl.store(state + CUT + tl.zeros([OWN], tl.int32), own_at.to(tl.int64), mask=found)
-            tl.store(state + FEW, 0)  # it may be asked for again, for another row's sake
-            tl.debug_barrier()
-            if not EACH:
-                store_keys(keys + row * 4 * runs, runs, costs, tl.load(state + LOW, volatile=True), POWER, RUNS)
-    elif tl.program_id(0) == 0:
-        tl.atomic_or(state + STATUS, tl.where(wanted > 0, CROWDED, MISLED))
 
 
 @triton.jit(do_not_specialize=["bits", "runs"])
