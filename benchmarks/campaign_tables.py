@@ -346,7 +346,10 @@ def _verdict(ours: BySeed, theirs: BySeed) -> str:
     found = difference(ours, theirs)
     if found is None or len(ours.keys() & theirs.keys()) < SEEDS:
         return f"fewer than {SEEDS} seeds"
-    return "equal" if abs(found.mean) <= EQUAL else "better" if found.mean > 0 else "worse"
+    if abs(found.mean) <= EQUAL:
+        return "equal"
+    word = "better" if found.mean > 0 else "worse"
+    return f"{word} on average, within chance" if found.low <= 0 <= found.high else word
 
 
 def cheapest(c: Campaign) -> str:

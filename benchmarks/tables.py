@@ -595,7 +595,11 @@ def gpu_rounds() -> str:
 
 
 PAGES: dict[str, list[tuple[str, Callable[[], str]]]] = {
-    "README.md": [("benchmarks, in short", in_short), ("benchmarks/demo.json", demo)],
+    "README.md": [
+        ("benchmarks, in short", in_short),
+        ("benchmarks/demo.json", demo),
+        ("results: VGG-11, paired", lambda: campaign_tables.paired(campaign.Campaign(), campaign.VGG)),
+    ],
     "docs/wire.md": [("benchmarks/wire.json", wire)],
     "docs/concepts.md": [("benchmarks/pareto.json", pareto)],
     "docs/energy.md": [
