@@ -349,7 +349,7 @@ def _verdict(ours: BySeed, theirs: BySeed) -> str:
     if abs(found.mean) <= EQUAL:
         return "equal"
     word = "better" if found.mean > 0 else "worse"
-    return f"{word} on average, within chance" if found.low <= 0 <= found.high else word
+    return word if found.excludes(0.0) else f"{word} on average, within chance"
 
 
 def cheapest(c: Campaign) -> str:
