@@ -105,7 +105,7 @@ def test_phases_by_hand(boundary):
         assert way.seconds == pytest.approx(8 * way.bytes * frames / 3e6)
         assert (joules["promotion"], joules["tail"]) == (2 * 0.31, 2 * 12.3)
         rho = way.density
-        select = {"dense": 0, "1-bit CWMP": 10.5 + 90 * rho}.get(way.name, 8)
+        select = {"dense": 0, "1-bit CWMP": 10.5 + 90 * rho}.get(way.name, 5)
         assert joules["select"] == pytest.approx(3.7 * select * reading)
         assert joules["encode"] == pytest.approx(3.7 * (2 if way.name == "dense" else 100 * rho) * reading)
         if boundary == "system":

@@ -31,7 +31,7 @@ PHASES = ("downlink", "train", "select", "encode", "uplink", "promotion", "tail"
 TRANSFERS = 2  # a round: down and up, with the training between them, so the radio wakes and idles twice
 # Readings of the whole update, as benchmarks/results/select.json has them (docs/performance.md); on another machine
 # they may be half or twice as many.
-SELECT_READINGS = 8.0
+SELECT_READINGS = 5.0
 FEEDBACK_READINGS = (10.5, 90.0)  # of ErrorFeedback(Quantized): so many, and so many times the density
 ENCODE_READINGS = 100.0  # times the density
 COPY_READINGS = 2.0  # to write every value down
