@@ -62,20 +62,20 @@ def spread(values: list[float], form: str, unit: str = "") -> str:
 
 def points(found: Interval | None) -> str:
     """A difference of accuracies and where it may lie."""
-    if found is None:
-        return "–"
-    if found.low is None or found.high is None:
-        return f"{100 * found.mean:+.2f}"
-    return f"{100 * found.mean:+.2f} ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
+    return _bounded(found, lambda v: f"{100 * v:+.2f}")
 
 
 def saved(found: Interval | None) -> str:
     """A ratio as what is saved by it."""
+    return _bounded(found, lambda v: f"{100 * (v - 1):+.1f}", " %")
+
+
+def _bounded(found: Interval | None, told: Callable[[float], str], unit: str = "") -> str:
+    """A mean, and its bounds where it has any."""
     if found is None:
         return "–"
-    if found.low is None or found.high is None:
-        return f"{100 * (found.mean - 1):+.1f} %"
-    return f"{100 * (found.mean - 1):+.1f} % ({100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f})"
+    mean = told(found.mean) + unit
+    return mean if found.low is None or found.high is None else f"{mean} ({told(found.low)} to {told(found.high)})"
 
 
 def times(numbers: BySeed, less: BySeed) -> str:

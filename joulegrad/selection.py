@@ -408,8 +408,7 @@ class PerChunk(Rule):
 
     def __post_init__(self) -> None:
         check_size(self)
-        if not is_count(self.entries) or self.entries < 1:
-            raise ValueError(f"entries must be a whole number ≥ 1, got {self.entries!r}")
+        _check_entries(self.entries)
 
     def choose(self, update: Tensor, state: Priced) -> tuple[Tensor, Priced]:
         """The k largest |g_j| of each chunk."""
@@ -457,8 +456,7 @@ class Blocks(Rule):
 
     def __post_init__(self) -> None:
         _check_rule(self)
-        if not is_count(self.entries) or self.entries < 1:
-            raise ValueError(f"entries must be a whole number ≥ 1, got {self.entries!r}")
+        _check_entries(self.entries)
 
     def prices(self, layout: Layout) -> Prices:
         """What the inner rule's cost model says of the whole model."""
@@ -491,6 +489,11 @@ class Blocks(Rule):
         """Where each block starts, and how many entries it has."""
         starts = torch.cat([torch.arange(s.start, s.stop, self.entries) for s in layout.segments])
         return starts, torch.diff(starts, append=torch.tensor([layout.size]))
+
+
+def _check_entries(entries: int) -> None:
+    if not is_count(entries) or entries < 1:
+        raise ValueError(f"entries must be a whole number ≥ 1, got {entries!r}")
 
 
 def _check_rule(wrapper: PerLayer | Blocks) -> None:

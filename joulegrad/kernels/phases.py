@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from joulegrad.kernels.tiles import INFINITE, SPECIAL, cost_at, key_of, score_of
+from joulegrad.kernels.tiles import INFINITE, LINE, SPECIAL, cost_at, drawn_from, key_of, score_of
 
 # The fields of a row's board, int64, all of them 0 at first.
 LOW, LOW_AT, HIGH, HIGH_AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # the sample's marks
@@ -24,7 +24,6 @@ ANY = tl.constexpr(11)  # of the first row: whether any row is bad
 KEPT = tl.constexpr(16)  # where phases that are launches of their own keep what they know: two times 8
 FIELDS = tl.constexpr(32)
 
-LINE = tl.constexpr(4)  # neighbours that one thread looks at: 16 bytes
 DRAWN = tl.constexpr(32)  # entries that a program draws at once
 
 
@@ -49,12 +48,7 @@ def draw(
     """
     for start in range(part * DRAWN, m, programs * DRAWN):
         i = start + tl.arange(0, DRAWN)
-        first = size * i.to(tl.int64) // m
-        room = size * (i.to(tl.int64) + 1) // m - first
-        mixed = i.to(tl.uint32) * 0x9E3779B1
-        mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
-        mixed = mixed ^ (mixed >> 13)
-        at = (first + mixed.to(tl.int64) % tl.maximum(room, 1)).to(tl.int32)
+        at = drawn_from(i, m, size)
         key = key_of(tl.load(g + base + at, mask=i < m, other=0.0))
         cost = cost_at(at, i < m, costs, ends, runs, steps, EACH)
         bits = score_of(tl.where(key < SPECIAL, key, 0), cost, POWER)

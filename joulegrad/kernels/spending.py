@@ -21,6 +21,7 @@ import triton.language as tl
 
 from joulegrad.kernels.phases import (
     BAD,
+    DRAWN,
     FEW,
     FIELDS,
     HIGH,
@@ -52,8 +53,8 @@ DIGITS = tl.constexpr(4)
 @triton.jit
 def weigh_drawn(at_of, weights, m, costs, ends, runs, steps, scale, part, programs):
     """What the sample's entries cost, in units of which the dearest has 2^15."""
-    for start in range(part * 32, m, programs * 32):
-        i = start + tl.arange(0, 32)
+    for start in range(part * DRAWN, m, programs * DRAWN):
+        i = start + tl.arange(0, DRAWN)
         cost = cost_at(tl.load(at_of + i, mask=i < m, other=0), i < m, costs, ends, runs, steps, False)
         tl.store(weights + i, tl.maximum((cost * scale * 0.000030517578125).to(tl.int32), 1), mask=i < m)
 

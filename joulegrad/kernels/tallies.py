@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from joulegrad.kernels.tiles import COUNTED, FEW, NOWHERE, SPECIAL, key_of, run_of
+from joulegrad.kernels.tiles import COUNTED, FEW, NOWHERE, SPECIAL, drawn_from, key_of, run_of
 
 
 @triton.jit
@@ -41,12 +41,7 @@ def draw(
     What is not finite counts as 0. Reads a cache line for each.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    first = size * i.to(tl.int64) // m
-    room = size * (i.to(tl.int64) + 1) // m - first
-    mixed = i.to(tl.uint32) * 0x9E3779B1
-    mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
-    mixed = mixed ^ (mixed >> 13)
-    at = (first + mixed.to(tl.int64) % tl.maximum(room, 1)).to(tl.int32)
+    at = drawn_from(i, m, size)
     key = key_of(tl.load(g + at, mask=i < m, other=0.0))
     key = tl.where(key < SPECIAL, key, 0)
     tl.store(drawn + i, key, mask=i < m)

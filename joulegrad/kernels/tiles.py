@@ -32,7 +32,7 @@ SPECIAL = tl.constexpr(0x7F800000)  # the key of infinity; those of NaN lie abov
 INFINITE = tl.constexpr(0x7FF0000000000000)  # the bits of an infinite score
 NOWHERE = tl.constexpr(0x7FFFFFFF)  # an index above all
 
-LINE = tl.constexpr(4)
+LINE = tl.constexpr(4)  # neighbours that one thread looks at: 16 bytes
 WINDOW = tl.constexpr(256)  # tiles that `emit` looks back at, at once
 
 
@@ -49,6 +49,17 @@ def score_of(key, cost, POWER: tl.constexpr):
     if POWER == 2:
         s = s * s
     return (s / cost).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def drawn_from(i, m, size):
+    """The index that is drawn from each of some of m equal runs of indices, by a hash of the run's number."""
+    first = size * i.to(tl.int64) // m
+    room = size * (i.to(tl.int64) + 1) // m - first
+    mixed = i.to(tl.uint32) * 0x9E3779B1
+    mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
+    mixed = mixed ^ (mixed >> 13)
+    return (first + mixed.to(tl.int64) % tl.maximum(room, 1)).to(tl.int32)
 
 
 @triton.jit

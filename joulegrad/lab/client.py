@@ -30,6 +30,7 @@ __all__ = [
     "Replica",
     "draws",
     "evaluating",
+    "not_finite_at",
     "own_buffers",
     "recalled",
     "remembered",
@@ -53,6 +54,12 @@ class Diverged(ArithmeticError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def not_finite_at(vector: Tensor, layout: Layout) -> str | None:
+    """The entry that is the first NaN or infinity, as the layout calls it; None where all are finite."""
+    bad = (~torch.isfinite(vector)).nonzero()
+    return layout.locate(int(bad[0])) if len(bad) else None
 
 
 class Answer(NamedTuple):
@@ -225,8 +232,8 @@ def reply(
 ) -> tuple[Answer, State]:
     """Compress and encode what a client has learned in `trained` seconds, wherever that was."""
     if not (math.isfinite(loss) and kernels.all_finite(update)):
-        bad = (~torch.isfinite(update)).nonzero()
-        where = f", first at {layout.locate(int(bad[0]))}" if len(bad) else ""
+        place = not_finite_at(update, layout)
+        where = f", first at {place}" if place else ""
         raise Diverged(
             f"round {t + 1}, client {client}: what it learned is not finite{where} (training loss {loss:g}); a smaller "
             'local.lr may help, or on_nan = "drop"',

@@ -59,7 +59,7 @@ class Lane:
     """One model on the GPU, with its stream, and the step that was captured for it."""
 
     def __init__(self, experiment: Experiment, layout: Layout, model: nn.Module, device: torch.device) -> None:
-        self.experiment, self.layout, self.device = experiment, layout, device
+        self.experiment, self.layout = experiment, layout
         self.stream = torch.cuda.Stream()
         self.model = copy.deepcopy(model).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         named = dict(self.model.named_parameters())
@@ -272,7 +272,8 @@ class Gpu:
         chosen = part[torch.from_numpy(order).pin_memory().to(self.device, non_blocking=True)]
         for first in range(0, len(batches), TOGETHER):
             some = batches[first : first + TOGETHER]
-            here, chosen = chosen.split([sum(map(len, some)), len(chosen) - sum(map(len, some))])
+            n = sum(map(len, some))
+            here, chosen = chosen[:n], chosen[n:]
             inputs, labels, at = self._inputs(here, augmenting), self.train_set.labels[here], 0
             for i, batch in enumerate(some, 1):
                 lane.step(inputs[at : at + len(batch)], labels[at : at + len(batch)])
@@ -310,19 +311,16 @@ class Gpu:
 
     def _keep(self, client: int, place: int, memory: dict[str, Tensor]) -> None:
         with self.keeping:
-            self._keep_alone(client, place, memory)
-
-    def _keep_alone(self, client: int, place: int, memory: dict[str, Tensor]) -> None:
-        self.kept.pop(client, None)
-        self.kept[client] = place, memory
-        self.unwritten.add(client)
-        each = sum(m.numel() * m.element_size() for m in memory.values())
-        while len(self.kept) > 1 and each * len(self.kept) > ROOM:
-            oldest = next(iter(self.kept))
-            if oldest in self.unwritten:
-                self._write(oldest)
-                self.unwritten.remove(oldest)
-            del self.kept[oldest]
+            self.kept.pop(client, None)
+            self.kept[client] = place, memory
+            self.unwritten.add(client)
+            each = sum(m.numel() * m.element_size() for m in memory.values())
+            while len(self.kept) > 1 and each * len(self.kept) > ROOM:
+                oldest = next(iter(self.kept))
+                if oldest in self.unwritten:
+                    self._write(oldest)
+                    self.unwritten.remove(oldest)
+                del self.kept[oldest]
 
     def _write(self, client: int) -> None:
         place, memory = self.kept[client]

@@ -17,7 +17,7 @@ import joulegrad
 from joulegrad import Layout, SparseUpdate, kernels
 from joulegrad.compressor import Compressor
 from joulegrad.downlink import Versions
-from joulegrad.lab.client import Diverged
+from joulegrad.lab.client import Diverged, not_finite_at
 from joulegrad.lab.experiment import Experiment
 from joulegrad.state import state_tensors
 
@@ -165,8 +165,8 @@ class Compressed:
         """Compress the movement, and apply what every client will apply."""
         movement = after - before
         if not kernels.all_finite(movement):
-            bad = int((~torch.isfinite(movement)).nonzero()[0])
-            raise Diverged(f"round {version}, server: its step is not finite, first at {self.layout.locate(bad)}")
+            place = not_finite_at(movement, self.layout)
+            raise Diverged(f"round {version}, server: its step is not finite, first at {place}")
         sent, self.memory = self.operator(movement, self.memory)
         payload = joulegrad.encode(sent.with_buffers(buffers) if self.layout.buffers else sent, self.layout)
         got: SparseUpdate = joulegrad.decode(payload, self.layout)

@@ -28,7 +28,17 @@ import joulegrad
 from joulegrad import Layout, Mean, Prices, SparseUpdate
 from joulegrad.lab import data, models
 from joulegrad.lab.accounts import Accounts
-from joulegrad.lab.client import LOSSES, SAMPLING, Answer, Answers, Diverged, draws, own_buffers, remembered
+from joulegrad.lab.client import (
+    LOSSES,
+    SAMPLING,
+    Answer,
+    Answers,
+    Diverged,
+    draws,
+    not_finite_at,
+    own_buffers,
+    remembered,
+)
 from joulegrad.lab.data import Task
 from joulegrad.lab.downlink import downlink
 from joulegrad.lab.experiment import Experiment
@@ -239,8 +249,8 @@ class Simulation:
             return accuracy, loss
         if self.experiment.on_nan == "drop":
             return accuracy, None
-        bad = (~torch.isfinite(self.weights)).nonzero()
-        where = f", and its weights are not finite, first at {self.layout.locate(int(bad[0]))}" if len(bad) else ""
+        place = not_finite_at(self.weights, self.layout)
+        where = f", and its weights are not finite, first at {place}" if place else ""
         raise Diverged(f"round {self.t}, server: the loss of the model on the test examples is {loss:g}{where}")
 
     def state(self) -> dict[str, Tensor]:
